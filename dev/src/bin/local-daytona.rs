@@ -1,0 +1,2 @@
+//! local-daytona
+fn main() {}

@@ -1,0 +1,2 @@
+//! supervise
+fn main() {}

@@ -1,0 +1,7 @@
+//! What only serves trying and testing daytona-controller. Nothing here is in the shipped binary,
+//! and nothing here shares a type with it: a shared type would be a shared mistake.
+
+pub mod binaries;
+pub mod control_plane;
+pub mod local_daytona;
+pub mod supervise;
