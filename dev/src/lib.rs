@@ -4,4 +4,5 @@
 pub mod binaries;
 pub mod control_plane;
 pub mod local_daytona;
+pub mod programs;
 pub mod supervise;
