@@ -1,4 +1,5 @@
 //! Nothing outlives its starter.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
