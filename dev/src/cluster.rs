@@ -90,6 +90,12 @@ impl Cluster {
         }
     }
 
+    /// Where files about this cluster go: kubeconfigs, kubectl's cache.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// Writes a kubeconfig for a `ServiceAccount` that exists, with a token of a day. Asks for a new token each
     /// time.
     ///

@@ -1,9 +1,7 @@
 //! Calling kubectl: always our own, always with an explicit cluster.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-
-use tokio::io::AsyncWriteExt;
+use std::process::Command;
 
 use crate::supervise;
 
@@ -119,23 +117,7 @@ impl Kubectl {
         };
         let mut command = supervise::tied(&self.binary)?;
         command.args(self.global_arguments()).args(arguments);
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut child = tokio::process::Command::from(command)
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(not_run)?;
-        let stdin = child.stdin.take();
-        let feed = async {
-            if let Some(mut stdin) = stdin {
-                // kubectl may end without reading; its exit code tells.
-                let _ = stdin.write_all(input.as_bytes()).await;
-            }
-        };
-        let (output, ()) = tokio::join!(child.wait_with_output(), feed);
-        let output = output.map_err(not_run)?;
+        let output = supervise::output(command, input).await.map_err(not_run)?;
         let [stdout, stderr] =
             [output.stdout, output.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
         if output.status.success() {

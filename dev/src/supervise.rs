@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use tokio::io::AsyncWriteExt;
+
 use crate::programs;
 
 /// The byte on `supervise`'s stdin that asks for an immediate SIGKILL.
@@ -246,6 +248,29 @@ pub fn tied(command: &Path) -> Result<Command, Error> {
         .arg("--")
         .arg(command);
     Ok(tied)
+}
+
+/// Runs a command with `input` as its standard input, and collects what it prints.
+///
+/// # Errors
+/// When it cannot be started. Its exit code is for the caller to judge.
+pub async fn output(mut command: Command, input: &str) -> std::io::Result<std::process::Output> {
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = tokio::process::Command::from(command)
+        .kill_on_drop(true)
+        .spawn()?;
+    let stdin = child.stdin.take();
+    let feed = async {
+        if let Some(mut stdin) = stdin {
+            // A program may end without reading; its exit code tells.
+            let _ = stdin.write_all(input.as_bytes()).await;
+        }
+    };
+    let (output, ()) = tokio::join!(child.wait_with_output(), feed);
+    output
 }
 
 /// The last `lines` lines of a log, for an error message. Empty if it cannot be read.

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dev::control_plane::ControlPlane;
+use dev::install::{self, Release};
 use dev::kubectl::{Error, Kubectl};
 use serde_json::Value;
 
@@ -31,7 +32,8 @@ async fn it_is_a_real_one() {
     tokio::join!(
         rights_are_enforced(&plane),
         namespaces_end(&admin),
-        owned_objects_are_collected(&plane)
+        owned_objects_are_collected(&plane),
+        a_chart_gives_rights(&plane)
     );
 
     plane.stop().await.unwrap();
@@ -136,4 +138,66 @@ async fn owned_objects_are_collected(plane: &ControlPlane) {
         .run(&["wait", "--for=delete", "configmap/owned", "--timeout=60s"])
         .await
         .unwrap();
+}
+
+const CHART: &str = r"
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: {{ .Values.account }}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: reader}
+rules: [{apiGroups: [''], resources: [configmaps], verbs: [list]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: reader}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: reader}
+subjects: [{kind: ServiceAccount, name: {{ .Values.account }}, namespace: {{ .Release.Namespace }}}]
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: not-applied}
+";
+
+const CRD: &str = "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, \
+    metadata: {name: things.example.com}, spec: {group: example.com, scope: Namespaced, \
+    names: {plural: things, singular: thing, kind: Thing}, versions: [{name: v1, served: true, storage: true, \
+    schema: {openAPIV3Schema: {type: object}}}]}}";
+
+async fn a_chart_gives_rights(plane: &ControlPlane) {
+    plane
+        .kubectl(None)
+        .run(&["create", "namespace", "chart"])
+        .await
+        .unwrap();
+    let chart = plane.directory().join("chart");
+    std::fs::create_dir_all(chart.join("templates")).unwrap();
+    std::fs::create_dir_all(chart.join("crds")).unwrap();
+    std::fs::write(
+        chart.join("Chart.yaml"),
+        "{apiVersion: v2, name: test, version: 0.0.0}",
+    )
+    .unwrap();
+    std::fs::write(chart.join("templates/all.yaml"), CHART).unwrap();
+    std::fs::write(chart.join("crds/things.yaml"), CRD).unwrap();
+    install::crds(plane.cluster(), &chart.join("crds")).await.unwrap();
+    plane
+        .kubectl(Some("chart"))
+        .run(&["get", "things"])
+        .await
+        .unwrap();
+
+    let values = serde_json::json!({ "account": "robot" });
+    let release = Release {
+        chart: &chart,
+        name: "test",
+        namespace: "chart",
+        values,
+    };
+    let kubeconfig = release.install(plane.cluster()).await.unwrap();
+    let robot = plane.kubectl(Some("chart")).with_kubeconfig(&kubeconfig);
+    until_allowed(&robot, &["get", "configmaps"]).await;
+    assert!(refused(&robot, &["get", "secrets"]).await.contains("Forbidden"));
 }
