@@ -96,7 +96,7 @@ pub struct SandboxCommandStatus {
     pub state: Option<CommandState>,
 
     /// Started, Finished (True on every outcome), Succeeded (True on exit 0), and Ready, Reconciling, Stalled.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 

@@ -135,7 +135,7 @@ pub struct SandboxLeaseStatus {
     pub observed_generation: Option<i64>,
 
     /// Ready, CredentialsValid, SandboxReady, SessionReady; while abnormal also Reconciling, Stalled, CleanupBlocked.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 

@@ -2,21 +2,18 @@
 //!
 //! The golden files in `crds/` are printed from here by `daytona-controller crds`.
 
-mod command;
+pub mod command;
 mod condition;
-mod lease;
+pub mod lease;
 mod schema;
 
-pub use command::{
-    CommandState, LeaseRef, OutputStatus, SandboxCommand, SandboxCommandSpec, SandboxCommandStatus,
-};
+pub use command::{CommandState, OutputStatus, SandboxCommand, SandboxCommandSpec, SandboxCommandStatus};
 pub use condition::{
     CommandCondition, CommandReason, Condition, LeaseCondition, LeaseReason, Truth, condition, cut, remove_condition,
     set_condition,
 };
 pub use lease::{
-    CommandGauges, Connection, ConnectionStatus, ReclaimPolicy, Sandbox, SandboxLease, SandboxLeaseSpec,
-    SandboxLeaseStatus, SandboxStatus, SecretKeyRef, SessionStatus,
+    CommandGauges, ConnectionStatus, SandboxLease, SandboxLeaseSpec, SandboxLeaseStatus, SandboxStatus, SessionStatus,
 };
 pub use schema::{crds, to_yaml};
 

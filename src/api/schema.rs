@@ -28,7 +28,7 @@ pub fn to_yaml(value: &Value) -> Result<String, serde_saphyr::ser::Error> {
 
 fn shipped(crd: &CustomResourceDefinition) -> Result<Value, serde_json::Error> {
     let mut crd = serde_json::to_value(crd)?;
-    drop_null(&mut crd);
+    tidy(&mut crd);
     // kstatus calls an object without observedGeneration Current; -1 from the very first read makes it InProgress.
     if let Some(status) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/status") {
         status["default"] = serde_json::json!({ "observedGeneration": -1 });
@@ -36,17 +36,21 @@ fn shipped(crd: &CustomResourceDefinition) -> Result<Value, serde_json::Error> {
     Ok(crd)
 }
 
-/// `Option<T>` derives as nullable, but we never write null and a user's null should be dropped, not kept.
-fn drop_null(value: &mut Value) {
+/// `Option<T>` derives as nullable, but we never write null, and a user's null means "not said".
+fn tidy(value: &mut Value) {
     match value {
         Value::Object(map) => {
             map.remove("nullable");
             if let Some(Value::Array(values)) = map.get_mut("enum") {
                 values.retain(|v| !v.is_null());
             }
-            map.values_mut().for_each(drop_null);
+            // Doc comments are wrapped for the source; kubectl explain wraps by itself.
+            if let Some(Value::String(text)) = map.get_mut("description") {
+                *text = text.replace('\n', " ");
+            }
+            map.values_mut().for_each(tidy);
         }
-        Value::Array(list) => list.iter_mut().for_each(drop_null),
+        Value::Array(list) => list.iter_mut().for_each(tidy),
         _ => {}
     }
 }

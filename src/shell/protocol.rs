@@ -136,6 +136,8 @@ fn quote(word: &str) -> String {
 pub enum Answer {
     /// It ended; outputs are complete, save for what a background process writes later.
     Done {
+        /// Whether `kill` had come before its end.
+        killed: bool,
         /// Exit code as the shell reported it.
         code: i32,
         /// How long it ran, in milliseconds.
@@ -210,7 +212,8 @@ impl Answer {
         let rest = head.strip_prefix("dtc1 ").and_then(|h| h.strip_prefix(attempt.id.as_str())).ok_or(Garbled)?;
         let words: Vec<&str> = rest.split_ascii_whitespace().collect();
         match *words.as_slice() {
-            ["done", code, began, ended, how] => Ok(Self::Done {
+            [word @ ("done" | "ended"), code, began, ended, how] => Ok(Self::Done {
+                killed: word == "ended",
                 code: code.parse().map_err(|_| Garbled)?,
                 milliseconds: (hundredths(ended)? - hundredths(began)?).max(0) * 10,
                 how: match how {

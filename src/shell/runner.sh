@@ -9,7 +9,8 @@
 # Files, all below the directory of this file ($base, mode 0700):
 #   session/SESSION    this shell was alive once; missing later means that somebody removed our files
 #   guard/ATTEMPT      "PID START" of the runner | "fenced" (may never start) | "cleared" (collected by the controller)
-#   attempt/ATTEMPT/   script, stdout, stderr, child (pid), exit ("CODE T0 T1 HOW"; written last, atomically)
+#   attempt/ATTEMPT/   script, stdout, stderr, child (pid), killed (it was sent a signal), exit ("CODE T0 T1 HOW";
+#                      written last, atomically)
 
 base=${0%/*} op=$1 attempt=$2 session=$3
 dir=$base/attempt/$attempt guard=$base/guard/$attempt
@@ -96,12 +97,16 @@ digest_of() {
   [ -e "$1" ] && command -v sha256sum >/dev/null 2>&1 && digest=$(sha256sum <"$1") && digest=${digest%% *}
 }
 
-# A line "dtc1 ATTEMPT STATE [CODE T0 T1 HOW]", then per stream "NAME BYTES SHA256 HEX-OF-THE-TAIL".
+# A line "dtc1 ATTEMPT STATE [CODE T0 T1 HOW]" (STATE: done by itself, ended by kill, ...), then per stream "NAME BYTES SHA256 HEX-OF-THE-TAIL".
 # Hexadecimal, because the answer travels as JSON text, in which bytes that are not UTF-8 are lost.
+ended() {
+  read -r result <"$dir/exit"
+  if [ -e "$dir/killed" ]; then say "ended $result"; else say "done $result"; fi
+}
+
 report() {
   if [ -s "$dir/exit" ]; then
-    read -r result <"$dir/exit"
-    say "done $result"
+    ended
   elif ! [ -e "$guard" ]; then
     if [ -e "$base/session/$session" ]; then say unseen; else say lost; fi
     return
@@ -113,8 +118,7 @@ report() {
     return
   # It may have ended between the two looks.
   elif [ -s "$dir/exit" ]; then
-    read -r result <"$dir/exit"
-    say "done $result"
+    ended
   else
     say died
   fi
@@ -209,6 +213,7 @@ case $op in
       report
     else
       if [ -e "$guard" ]; then
+        [ -s "$dir/exit" ] || : >"$dir/killed"
         end_all "$4"
         [ "$found" ] && { echo "dtc1 $attempt survivors$found"; exit 0; }
         await 3

@@ -127,7 +127,7 @@ fn nothing_in_a_script_ends_or_blocks_the_session() {
         ("exec false", 1),
         ("set -e; false; echo no", 1),
         ("set -u; echo $nothing_of_this_name; echo no", 1),
-        ("return 7", 7),
+        ("return 7", 2),
         ("kill -9 $$", 137),
         ("kill -TERM 0; sleep 60", 143),
         ("trap 'exit 5' EXIT; exit 6", 5),
@@ -202,7 +202,8 @@ fn a_background_process_that_holds_the_output_does_not_hold_the_command() {
         let (code, how, pid, _) = ended(&answer);
         assert_eq!((code, how), (0, How::Background));
         assert!(Path::new("/proc").join(pid.trim()).exists(), "it was to live on");
-        sandbox.execute(&sandbox.workspace.kill(&attempt_in(sandbox, 1), 0));
+        let text = sandbox.execute(&sandbox.workspace.kill(&attempt_in(sandbox, 1), 0));
+        assert!(text.contains(" done 0 "), "it had ended by itself: {text}");
         sandbox.eventually("the background process is gone", |_| !alive(&pid));
     });
 }
@@ -216,7 +217,9 @@ fn kill_ends_all_that_was_started_and_keeps_the_session() {
         let pid = sandbox.dir.path().join("home/work/pid");
         sandbox.eventually("the detached child", |_| std::fs::read_to_string(&pid).is_ok_and(|p| p.ends_with('\n')));
         let text = sandbox.execute(&sandbox.workspace.kill(&attempt, 0));
-        let (code, _, out, _) = ended(&Answer::parse(&attempt, &text).unwrap());
+        let answer = Answer::parse(&attempt, &text).unwrap();
+        assert!(matches!(answer, Answer::Done { killed: true, .. }), "{answer:?}");
+        let (code, _, out, _) = ended(&answer);
         assert_eq!((code, out.as_str()), (137, "begun\n"), "{text}");
         assert!(!alive(&std::fs::read_to_string(&pid).unwrap()), "the detached child lives");
         assert_eq!(ended(&sandbox.run(2, "echo alive")).2, "alive\n");
