@@ -1,1 +1,4 @@
-//! daytona-controller
+//! daytona-controller leases Daytona sandboxes and runs commands in them, declaratively.
+pub mod api;
+pub mod daytona;
+pub mod shell;

@@ -1,0 +1,211 @@
+//! `SandboxCommand`: one command, run once, in the sandbox of a lease.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Condition, schema};
+
+/// What to run, and where. Immutable: a command runs once.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+#[kube(
+    group = "daytona-controller.dev",
+    version = "v1alpha1",
+    kind = "SandboxCommand",
+    namespaced,
+    status = "SandboxCommandStatus",
+    shortname = "sbcmd",
+    category = "daytona",
+    derive = "PartialEq",
+    doc = "One command, run once in the sandbox of a SandboxLease of the same namespace. Its exit code and the tail of its output land in status; `kubectl wait --for=condition=Finished` waits for any outcome. Deleting it cancels it.",
+    selectable = ".spec.leaseRef.name",
+    selectable = ".status.state",
+    printcolumn(name = "Lease", type_ = "string", json_path = ".spec.leaseRef.name"),
+    printcolumn(name = "Status", type_ = "string", json_path = r#".status.conditions[?(@.type=="Succeeded")].reason"#),
+    printcolumn(name = "Exit", type_ = "integer", json_path = ".status.exitCode"),
+    printcolumn(name = "Duration", type_ = "string", json_path = ".status.duration"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Session", type_ = "string", json_path = ".status.sessionID", priority = 1),
+    printcolumn(name = "Attempts", type_ = "integer", json_path = ".status.attempts", priority = 1),
+    printcolumn(name = "Last Line", type_ = "string", json_path = ".status.lastLine", priority = 1)
+)]
+#[x_kube(validation = Rule::new("self == oldSelf").message("the spec is immutable: a command runs once; create another with a new name"))]
+pub struct SandboxCommandSpec {
+    /// The lease to run in. One that does not exist yet is waited for.
+    pub lease_ref: LeaseRef,
+
+    /// Shell script, run as a plain login-shell script (`bash -l` if there is one, else `sh -l`) in a child of the
+    /// lease's shell: `exit`, `set -e` or `cd` in it end with it. At most 65536 characters and 98304 bytes, no NUL.
+    /// For example `make test`.
+    #[schemars(length(min = 1, max = 65536))]
+    #[x_kube(
+        validation = Rule::new(r"!self.contains('\u0000')").message("a script cannot contain NUL"),
+        validation = Rule::new("size(bytes(self)) <= 98304").message("a script is at most 98304 bytes long: put what is longer into a file of the sandbox")
+    )]
+    pub script: String,
+
+    /// Seconds that it may run, counted from its start (not from its creation). Then it is sent TERM, ten seconds
+    /// later KILL, with everything it started, and ends `TimedOut`. 1 to 604800 (a week); default 3600.
+    #[serde(default = "default_timeout")]
+    #[schemars(range(min = 1, max = 604_800))]
+    pub timeout_seconds: i32,
+}
+
+fn default_timeout() -> i32 {
+    3600
+}
+
+/// A lease of the same namespace.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct LeaseRef {
+    /// Name of the `SandboxLease`.
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"))]
+    pub name: String,
+}
+
+/// Where in its life a command is.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the three words say it")]
+pub enum CommandState {
+    Queued,
+    Running,
+    Finished,
+}
+
+/// What the controller found. Once `state` is Finished, the outcome never changes.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!has(oldSelf.state) || oldSelf.state != 'Finished' || (has(self.state) && self.state == 'Finished')")
+        .message("a finished command stays finished"),
+    validation = Rule::new("!has(oldSelf.state) || oldSelf.state != 'Finished' || (has(self.exitCode) == has(oldSelf.exitCode) && (!has(self.exitCode) || self.exitCode == oldSelf.exitCode) && has(self.attempts) == has(oldSelf.attempts) && (!has(self.attempts) || self.attempts == oldSelf.attempts))")
+        .message("exitCode and attempts of a finished command cannot change"),
+    validation = Rule::new("!has(oldSelf.state) || oldSelf.state != 'Finished' || oldSelf.conditions.all(o, o.type != 'Succeeded' || self.conditions.exists(c, c.type == 'Succeeded' && c.status == o.status && c.reason == o.reason))")
+        .message("the outcome of a finished command cannot change")
+)]
+pub struct SandboxCommandStatus {
+    /// metadata.generation that this status was computed for; -1: not looked at yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -1))]
+    pub observed_generation: Option<i64>,
+
+    /// Queued, Running or Finished. `kubectl get sbcmd --field-selector status.state!=Finished` selects by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<CommandState>,
+
+    /// Started, Finished (True on every outcome), Succeeded (True on exit 0), and Ready, Reconciling, Stalled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+
+    /// Exit code as the shell reported it: 0-255, 128+n for a signal n. Absent when nobody knows it; never invented.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+
+    /// UID of the lease that the command is bound to.
+    #[serde(rename = "leaseUID", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub lease_uid: Option<String>,
+
+    /// Place in the lease's order: the object's resourceVersion when it was first seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub sequence: Option<i64>,
+
+    /// How often it was sent to a sandbox. It runs at most once per attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub attempts: Option<i32>,
+
+    /// Daytona sandbox it was sent to.
+    #[serde(rename = "sandboxID", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub sandbox_id: Option<String>,
+
+    /// Daytona session it was sent to.
+    #[serde(rename = "sessionID", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub session_id: Option<String>,
+
+    /// Generation of the lease's shell it was sent to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_generation: Option<i64>,
+
+    /// Daytona's id of the command in the session, where Daytona told it.
+    #[serde(rename = "commandID", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub command_id: Option<String>,
+
+    /// Place in the lease's queue, 1 being next; only the first ten are told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub queue_position: Option<i32>,
+
+    /// When the controller first saw it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub accepted_time: Option<Time>,
+
+    /// When it was sent to the sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub start_time: Option<Time>,
+
+    /// When its outcome was known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub completion_time: Option<Time>,
+
+    /// How long it ran in the sandbox, for people, for example `1m4s` or `0.12s`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub duration: Option<String>,
+
+    /// How long it ran in the sandbox, in milliseconds (resolution 10 ms), measured there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub duration_milliseconds: Option<i64>,
+
+    /// Last line of standard output that is not blank (of standard error when there is none), at most 120 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 120))]
+    pub last_line: Option<String>,
+
+    /// Standard output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdout: Option<OutputStatus>,
+
+    /// Standard error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr: Option<OutputStatus>,
+}
+
+/// What a command wrote to one of its outputs.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct OutputStatus {
+    /// The end of it, at most 4096 bytes, as valid UTF-8; ANSI sequences and control bytes are taken out.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 4096))]
+    pub tail: String,
+
+    /// Size of the whole, in bytes.
+    #[schemars(range(min = 0))]
+    pub bytes: i64,
+
+    /// Whether `tail` lacks something of the whole.
+    pub truncated: bool,
+
+    /// SHA-256 of the whole, in hexadecimal, where the sandbox has a tool that computes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub sha256: Option<String>,
+
+    /// `utf-8`: the tail is the bytes as they were written (control sequences apart). `utf-8-lossy`: bytes that are
+    /// not UTF-8 were replaced by U+FFFD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub encoding: Option<String>,
+}

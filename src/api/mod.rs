@@ -1,0 +1,41 @@
+//! The two resources as users write them, and nothing else: types, schema, CEL rules and the names we own.
+//!
+//! The golden files in `crds/` are printed from here by `daytona-controller crds`.
+
+pub mod command;
+mod condition;
+pub mod lease;
+mod schema;
+
+pub use command::{CommandState, OutputStatus, SandboxCommand, SandboxCommandSpec, SandboxCommandStatus};
+pub use condition::{
+    CommandCondition, CommandReason, Condition, LeaseCondition, LeaseReason, Truth, condition, cut, remove_condition,
+    set_condition,
+};
+pub use lease::{
+    CommandGauges, ConnectionStatus, SandboxLease, SandboxLeaseSpec, SandboxLeaseStatus, SandboxStatus, SessionStatus,
+};
+pub use schema::{crds, to_yaml};
+
+/// API group of both resources.
+pub const GROUP: &str = "daytona-controller.dev";
+/// API version of both resources.
+pub const VERSION: &str = "v1alpha1";
+/// On a lease until Daytona itself has said that its session and its sandbox are gone.
+pub const LEASE_FINALIZER: &str = "daytona-controller.dev/session";
+/// On a command until it is finished, or seen ended after its deletion.
+pub const COMMAND_FINALIZER: &str = "daytona-controller.dev/command";
+/// On a namespace, with the value `allowed`: leases in it may use the controller's own Daytona key.
+pub const CONTROLLER_KEY_LABEL: &str = "daytona-controller.dev/controller-key";
+/// Flux's "reconcile now" annotation; its value is echoed in `status.lastHandledReconcileAt`.
+pub const REQUESTED_AT: &str = "reconcile.fluxcd.io/requestedAt";
+
+/// Labels on the sandbox in Daytona. The first one decides what is ours.
+pub mod sandbox_label {
+    /// UID of the lease that owns the sandbox. Only a sandbox that carries it is stopped, changed or deleted.
+    pub const LEASE_UID: &str = "daytona-controller.dev/lease-uid";
+    /// Namespace of the lease, for people who look at Daytona's dashboard.
+    pub const LEASE_NAMESPACE: &str = "daytona-controller.dev/lease-namespace";
+    /// Name of the lease, for people who look at Daytona's dashboard.
+    pub const LEASE_NAME: &str = "daytona-controller.dev/lease-name";
+}

@@ -1,0 +1,93 @@
+//! Turns the derived schemas into the CRDs that are shipped: Kubernetes-friendly and without server warnings.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::Value;
+
+use super::{SandboxCommand, SandboxLease};
+
+/// The CRDs of both kinds, by file name.
+///
+/// # Errors
+/// When the derived schema is not JSON that the CRD type can hold; a programming error that the tests catch.
+pub fn crds() -> Result<Vec<(&'static str, Value)>, serde_json::Error> {
+    Ok(vec![
+        ("sandboxcommands.yaml", shipped(&SandboxCommand::crd())?),
+        ("sandboxleases.yaml", shipped(&SandboxLease::crd())?),
+    ])
+}
+
+/// A document as YAML text with a trailing newline.
+///
+/// # Errors
+/// When the value cannot be written as YAML.
+pub fn to_yaml(value: &Value) -> Result<String, serde_saphyr::ser::Error> {
+    serde_saphyr::to_string(value)
+}
+
+fn shipped(crd: &CustomResourceDefinition) -> Result<Value, serde_json::Error> {
+    let mut crd = serde_json::to_value(crd)?;
+    tidy(&mut crd);
+    // kstatus calls an object without observedGeneration Current; -1 from the very first read makes it InProgress.
+    if let Some(status) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/status") {
+        status["default"] = serde_json::json!({ "observedGeneration": -1 });
+    }
+    Ok(crd)
+}
+
+/// `Option<T>` derives as nullable, but we never write null, and a user's null means "not said".
+fn tidy(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.remove("nullable");
+            if let Some(Value::Array(values)) = map.get_mut("enum") {
+                values.retain(|v| !v.is_null());
+            }
+            // Doc comments are wrapped for the source; kubectl explain wraps by itself.
+            if let Some(Value::String(text)) = map.get_mut("description") {
+                *text = text.replace('\n', " ");
+            }
+            map.values_mut().for_each(tidy);
+        }
+        Value::Array(list) => list.iter_mut().for_each(tidy),
+        _ => {}
+    }
+}
+
+/// `metav1.Condition` with its bounds, as a list map by type.
+pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "description": "Current state in the standard form; `kubectl wait --for=condition=TYPE` reads it.",
+        "maxItems": 16,
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+        "items": {
+            "type": "object",
+            "description": "One aspect of the current state.",
+            "required": ["type", "status", "reason", "message", "lastTransitionTime"],
+            "properties": {
+                "type": { "type": "string", "description": "Aspect, in CamelCase.", "minLength": 1, "maxLength": 316 },
+                "status": { "type": "string", "description": "True, False or Unknown.", "enum": ["True", "False", "Unknown"] },
+                "reason": {
+                    "type": "string", "description": "Why, as one CamelCase word for programs.",
+                    "minLength": 1, "maxLength": 256, "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
+                },
+                "message": { "type": "string", "description": "Why, for a person, and what to do next.", "maxLength": 4096 },
+                "lastTransitionTime": {
+                    "type": "string", "format": "date-time", "description": "When `status` last changed."
+                },
+                "observedGeneration": {
+                    "type": "integer", "format": "int64", "minimum": 0,
+                    "description": "metadata.generation that the condition was computed for."
+                }
+            }
+        }
+    })
+}
+
+/// A point in time, RFC 3339.
+pub(super) fn time(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "format": "date-time" })
+}

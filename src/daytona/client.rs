@@ -1,0 +1,272 @@
+//! One HTTP client per API URL and key, and the one function through which every call goes.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
+
+use reqwest::{Method, header, redirect};
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Serialize, de::DeserializeOwned};
+use sha2::{Digest, Sha256};
+use tracing::Instrument;
+use url::Url;
+
+use super::{
+    budget::{Budget, Limiter, retry_after},
+    error::{Class, Error},
+};
+
+/// Largest answer that is read, in bytes.
+const LARGEST_BODY: usize = 4 * 1024 * 1024;
+
+/// Where calls go: the API and the origins that its sandboxes' toolboxes may live at.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    /// Base URL of the API, for example `https://app.daytona.io/api`.
+    pub api_url: Url,
+    /// Origins to which the key may be sent besides, for example `https://proxy.app.daytona.io`.
+    pub toolbox_origins: Vec<String>,
+}
+
+/// A Daytona API key. Shown nowhere.
+#[derive(Clone, Debug)]
+pub struct Key(SecretString);
+
+impl Key {
+    /// Takes a key as it stands in a Secret; a newline at its end does not belong to it.
+    ///
+    /// # Errors
+    /// With a reason for a person, when it cannot be a key: empty, or with blanks or characters that no header carries.
+    pub fn new(text: &str) -> Result<Self, &'static str> {
+        let key = text.trim_end_matches(['\r', '\n']);
+        if key.is_empty() {
+            return Err("it is empty");
+        }
+        if !key.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err("it holds blanks or characters that an API key cannot have");
+        }
+        Ok(Self(SecretString::from(key)))
+    }
+
+    /// First twelve hexadecimal digits of its SHA-256: enough to see that it changed, too little to learn it.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        Sha256::digest(self.0.expose_secret()).iter().take(6).map(|b| format!("{b:02x}")).collect()
+    }
+}
+
+/// How long calls may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// Until the connection stands.
+    pub connect: Duration,
+    /// Until a call is answered completely; a held wait has this much beyond the time it is held.
+    pub request: Duration,
+}
+
+/// A client for one API URL and key.
+pub struct Client {
+    http: reqwest::Client,
+    endpoint: Endpoint,
+    fingerprint: String,
+    timeouts: Timeouts,
+    budget: Budget,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("api_url", &self.endpoint.api_url.as_str())
+            .field("key", &self.fingerprint)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The clients in use, one per URL and key, so that all leases with the same key share one budget.
+#[derive(Debug)]
+pub struct Clients {
+    timeouts: Timeouts,
+    known: Mutex<HashMap<(Endpoint, String), Weak<Client>>>,
+}
+
+impl Clients {
+    /// No clients yet.
+    #[must_use]
+    pub fn new(timeouts: Timeouts) -> Self {
+        Self { timeouts, known: Mutex::default() }
+    }
+
+    /// The client for this endpoint and key; dropped when nobody uses it any more.
+    ///
+    /// # Errors
+    /// When the TLS backend or its root certificates cannot be set up.
+    pub fn get(&self, endpoint: &Endpoint, key: &Key) -> Result<Arc<Client>, Error> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, client| client.strong_count() > 0);
+        let place = (endpoint.clone(), key.fingerprint());
+        if let Some(client) = known.get(&place).and_then(Weak::upgrade) {
+            return Ok(client);
+        }
+        let client = Arc::new(Client::new(endpoint.clone(), key, self.timeouts)?);
+        known.insert(place, Arc::downgrade(&client));
+        Ok(client)
+    }
+}
+
+/// One call, before it is made.
+pub(super) struct Call {
+    pub(super) operation: &'static str,
+    pub(super) limiter: Limiter,
+    pub(super) method: Method,
+    pub(super) url: Url,
+    pub(super) body: Option<serde_json::Value>,
+    /// How long the server may hold the answer back on purpose.
+    pub(super) held: Duration,
+}
+
+impl Call {
+    pub(super) fn new(operation: &'static str, limiter: Limiter, method: Method, url: Url) -> Self {
+        Self { operation, limiter, method, url, body: None, held: Duration::ZERO }
+    }
+
+    pub(super) fn json(mut self, body: &impl Serialize) -> Result<Self, Error> {
+        let body = serde_json::to_value(body)
+            .map_err(|e| Error::new(self.operation, Class::Refused, format!("the request cannot be written: {e}")))?;
+        self.body = Some(body);
+        Ok(self)
+    }
+
+    pub(super) fn held(mut self, held: Duration) -> Self {
+        self.held = held;
+        self
+    }
+}
+
+impl Client {
+    fn new(endpoint: Endpoint, key: &Key, timeouts: Timeouts) -> Result<Self, Error> {
+        let build = "set up the client";
+        let mut bearer = header::HeaderValue::from_str(&format!("Bearer {}", key.0.expose_secret()))
+            .map_err(|_| Error::new(build, Class::Refused, "the key cannot be sent in a header"))?;
+        bearer.set_sensitive(true);
+        let http = reqwest::Client::builder()
+            .user_agent(concat!("daytona-controller/", env!("CARGO_PKG_VERSION")))
+            .default_headers([(header::AUTHORIZATION, bearer)].into_iter().collect())
+            .connect_timeout(timeouts.connect)
+            .pool_idle_timeout(Duration::from_secs(30))
+            // The key must not follow a redirect, and a repeated POST may be a second sandbox.
+            .redirect(redirect::Policy::none())
+            .retry(reqwest::retry::never())
+            .build()
+            .map_err(|e| Error::from_connection(build, e))?;
+        Ok(Self { http, endpoint, fingerprint: key.fingerprint(), timeouts, budget: Budget::new() })
+    }
+
+    /// Where its calls go.
+    #[must_use]
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Fingerprint of its key.
+    #[must_use]
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// A URL below the API's base; each segment is percent-encoded.
+    pub(super) fn url(&self, segments: &[&str]) -> Url {
+        below(&self.endpoint.api_url, segments)
+    }
+
+    /// Makes a call whose answer has a body.
+    pub(super) async fn fetch<T: DeserializeOwned>(&self, call: Call) -> Result<T, Error> {
+        let operation = call.operation;
+        let body = self.send(call).await?;
+        // An empty or foreign body under a 200 says that something between us and Daytona is broken.
+        serde_json::from_slice(&body)
+            .map_err(|e| Error::new(operation, Class::Unclear, format!("the answer is not what was expected: {e}")))
+    }
+
+    /// Makes a call. The only place that touches the network.
+    pub(super) async fn send(&self, call: Call) -> Result<Vec<u8>, Error> {
+        let Call { operation, limiter, method, url, body, held } = call;
+        let span = tracing::debug_span!("daytona", operation, status = tracing::field::Empty);
+        async {
+            let _place = self.budget.admit(limiter).await.map_err(|left| {
+                Error::new(operation, Class::Throttled(left), "Daytona asked for a pause; the call was not made")
+            })?;
+            let limit = self.timeouts.request + held;
+            let mut request = self.http.request(method, url).timeout(limit);
+            if let Some(body) = body {
+                request = request.json(&body);
+            }
+            let mut response = request.send().await.map_err(|e| Error::from_connection(operation, e))?;
+            let status = response.status();
+            tracing::Span::current().record("status", status.as_u16());
+            let pause = retry_after(response.headers(), limiter);
+            let mut body = Vec::new();
+            while let Some(chunk) = response.chunk().await.map_err(|e| Error::from_connection(operation, e))? {
+                if body.len() + chunk.len() > LARGEST_BODY {
+                    return Err(Error::new(operation, Class::Unclear, "the answer is larger than 4 MiB"));
+                }
+                body.extend_from_slice(&chunk);
+            }
+            if status.is_success() {
+                return Ok(body);
+            }
+            let error = Error::from_answer(operation, status.as_u16(), pause, &body);
+            if let Class::Throttled(length) = error.class {
+                self.budget.pause(limiter, length);
+            }
+            tracing::debug!(%error, "call failed");
+            Err(error)
+        }
+        .instrument(span)
+        .await
+    }
+}
+
+/// A URL below `base`; each segment is percent-encoded.
+pub(super) fn below(base: &Url, segments: &[&str]) -> Url {
+    let mut url = base.clone();
+    if let Ok(mut path) = url.path_segments_mut() {
+        path.pop_if_empty().extend(segments);
+    }
+    url
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_trimmed_checked_and_never_shown() {
+        let key = Key::new("dtn_0123\n").unwrap();
+        assert_eq!(key.fingerprint(), Key::new("dtn_0123").unwrap().fingerprint());
+        assert_eq!(key.fingerprint().len(), 12);
+        assert!(!format!("{key:?}").contains("dtn_0123"));
+        assert!(Key::new("\n").is_err() && Key::new("a b").is_err() && Key::new("ä").is_err());
+    }
+
+    #[test]
+    fn a_client_is_shared_per_url_and_key_and_shows_no_key() {
+        let timeouts = Timeouts { connect: Duration::from_secs(1), request: Duration::from_secs(1) };
+        let clients = Clients::new(timeouts);
+        let endpoint =
+            Endpoint { api_url: Url::parse("https://daytona.example/api").unwrap(), toolbox_origins: Vec::new() };
+        let key = Key::new("dtn_secret").unwrap();
+        let one = clients.get(&endpoint, &key).unwrap();
+        assert!(Arc::ptr_eq(&one, &clients.get(&endpoint, &key).unwrap()));
+        assert!(!Arc::ptr_eq(&one, &clients.get(&endpoint, &Key::new("dtn_other").unwrap()).unwrap()));
+        assert!(!format!("{one:?} {clients:?} {:?}", one.http).contains("dtn_secret"));
+    }
+
+    #[test]
+    fn a_path_segment_cannot_leave_its_place() {
+        let base = Url::parse("https://daytona.example/api/").unwrap();
+        assert_eq!(below(&base, &["sandbox", "a/../b?c#d"]).as_str(), "https://daytona.example/api/sandbox/a%2F..%2Fb%3Fc%23d");
+    }
+}

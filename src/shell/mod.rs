@@ -1,0 +1,8 @@
+//! The script protocol: what is sent to a sandbox's shell and what is read back. Pure; knows neither Daytona's
+//! REST interface nor Kubernetes. `docs/protocol.md` documents it; `runner.sh` is the part that lives in the sandbox.
+
+mod output;
+mod protocol;
+
+pub use output::{Rendered, TAIL_BYTES, last_line, render};
+pub use protocol::{Answer, Attempt, Garbled, How, Stream, Streams, Workspace};
