@@ -175,24 +175,38 @@ impl Tool {
     }
 }
 
+/// Where `tool` is or will be, and whether it is there.
+fn place(tool: Tool) -> Result<(PathBuf, bool), Error> {
+    if let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS") {
+        let asset = Path::new(&assets).join(tool.name());
+        if asset.is_file() {
+            return Ok((asset, true));
+        }
+    }
+    let path = cache()?.join(format!("{}-{}", tool.name(), tool.version()?));
+    let there = path.is_file();
+    Ok((path, there))
+}
+
+/// Whether [`ensure`] answers at once.
+///
+/// # Errors
+/// When there is no place for a cache, or `dev/go` pins no version.
+pub fn is_ready(tool: Tool) -> Result<bool, Error> {
+    place(tool).map(|(_, there)| there)
+}
+
 /// The path of `tool`'s binary: from `KUBEBUILDER_ASSETS` if it is there, else from the cache, else built.
 /// Blocks, on a first build for minutes; says so on stderr. Processes that need the same wait for each other.
 ///
 /// # Errors
 /// When Go is missing or old, the build fails, or the cache cannot be used.
 pub fn ensure(tool: Tool) -> Result<PathBuf, Error> {
-    if let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS") {
-        let asset = Path::new(&assets).join(tool.name());
-        if asset.is_file() {
-            return Ok(asset);
-        }
-    }
-    let version = tool.version()?;
-    let cache = cache()?;
-    let path = cache.join(format!("{}-{version}", tool.name()));
-    if path.is_file() {
+    let (path, there) = place(tool)?;
+    if there {
         return Ok(path);
     }
+    let cache = cache()?;
     std::fs::create_dir_all(&cache).map_err(|source| Error::Cache { path: cache, source })?;
     let lock_path = path.with_added_extension("lock");
     let failed = |source| Error::Cache {
@@ -203,7 +217,7 @@ pub fn ensure(tool: Tool) -> Result<PathBuf, Error> {
     lock.lock().map_err(failed)?;
     // Whoever held the lock before us may have built it.
     if !path.is_file() {
-        build(tool, &version, &path)?;
+        build(tool, &path)?;
     }
     Ok(path)
 }
@@ -254,8 +268,9 @@ fn go_version(text: &str) -> Option<(u32, u32)> {
     Some((major, minor))
 }
 
-fn build(tool: Tool, version: &str, path: &Path) -> Result<(), Error> {
+fn build(tool: Tool, path: &Path) -> Result<(), Error> {
     check_go(tool)?;
+    let version = tool.version()?;
     let (unfinished, log) = (
         path.with_added_extension("unfinished"),
         path.with_added_extension("log"),
@@ -263,7 +278,7 @@ fn build(tool: Tool, version: &str, path: &Path) -> Result<(), Error> {
     let _ = std::fs::remove_file(&log);
     let mut go = Command::new("go");
     go.args(["build", "-trimpath", "-buildvcs=false", "-ldflags"])
-        .arg(format!("-s -w{}", tool.version_flag(version)))
+        .arg(format!("-s -w{}", tool.version_flag(&version)))
         .arg("-o")
         .arg(&unfinished)
         .arg(tool.source().2)
