@@ -239,8 +239,11 @@ fn cache() -> Result<PathBuf, Error> {
 /// # Errors
 /// [`Error::NoGo`] or [`Error::OldGo`], both with the line to type.
 pub fn check_go(tool: Tool) -> Result<(), Error> {
-    let tool = tool.name();
-    let output = Command::new("go")
+    check_compiler("go", tool.name())
+}
+
+fn check_compiler(go: &str, tool: &'static str) -> Result<(), Error> {
+    let output = Command::new(go)
         .args(["env", "GOVERSION"])
         // The compiler that is there, not one that it would fetch.
         .env("GOTOOLCHAIN", "local")
@@ -373,5 +376,19 @@ mod tests {
         assert_eq!(go_version("go1.27rc1"), Some((1, 27)));
         assert!(go_version("go1.9").unwrap() < GO);
         assert_eq!(go_version(""), None);
+    }
+
+    #[test]
+    fn a_compiler_that_is_missing_or_old_is_named_with_the_line_to_type() {
+        let missing = check_compiler("/no/such/go", "etcd").unwrap_err();
+        assert!(matches!(missing, Error::NoGo { tool: "etcd" }));
+        assert!(missing.to_string().contains("Type: curl"), "{missing}");
+
+        // `echo` answers with its arguments, which is no version that we know.
+        let old = check_compiler("echo", "etcd").unwrap_err();
+        assert!(
+            matches!(&old, Error::OldGo { found, .. } if found == "env GOVERSION"),
+            "{old}"
+        );
     }
 }

@@ -130,7 +130,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     if let Err(error) = &result
         && !matches!(error, Error::Interrupted)
     {
-        stage.show_logs(TAIL);
+        stage.explain(TAIL).await;
     }
     if !options.once && matches!(result, Err(Error::Interrupted)) {
         // Until Ctrl-C is how long it runs.

@@ -134,8 +134,12 @@ impl Stage {
         self.directory.join(format!("{name}.log"))
     }
 
-    /// Shows the end of both logs, because something failed.
-    pub(super) fn show_logs(&self, lines: usize) {
+    /// Shows where things stand and the end of both logs, because something failed.
+    pub(super) async fn explain(&self, lines: usize) {
+        let screen = self.screen();
+        // What cannot be shown is no second failure.
+        let _ = screen.run(&["get", "sblease,sbcmd", "-o", "wide"]).await;
+        let _ = screen.run(&["get", "events", "--sort-by=.lastTimestamp"]).await;
         for name in ["controller", "local-daytona"] {
             let tail = log_tail(&self.log(name), lines);
             if !tail.is_empty() {
