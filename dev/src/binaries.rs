@@ -214,7 +214,10 @@ pub fn ensure(tool: Tool) -> Result<PathBuf, Error> {
         source,
     };
     let lock = File::create(&lock_path).map_err(failed)?;
-    lock.lock().map_err(failed)?;
+    if lock.try_lock().is_err() {
+        eprintln!("waiting for another process that builds {}", tool.name());
+        lock.lock().map_err(failed)?;
+    }
     // Whoever held the lock before us may have built it.
     if !path.is_file() {
         build(tool, &path)?;
