@@ -1,5 +1,7 @@
 //! `SandboxCommand`: one command, run once, in the sandbox of a lease.
 
+#![allow(unreachable_pub, reason = "KubeSchema repeats each struct in a private scope")]
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -23,13 +25,32 @@ use super::{Condition, schema};
     selectable = ".spec.leaseRef.name",
     selectable = ".status.state",
     printcolumn(name = "Lease", type_ = "string", json_path = ".spec.leaseRef.name"),
-    printcolumn(name = "Status", type_ = "string", json_path = r#".status.conditions[?(@.type=="Succeeded")].reason"#),
+    printcolumn(
+        name = "Status",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Succeeded")].reason"#
+    ),
     printcolumn(name = "Exit", type_ = "integer", json_path = ".status.exitCode"),
     printcolumn(name = "Duration", type_ = "string", json_path = ".status.duration"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Session", type_ = "string", json_path = ".status.sessionID", priority = 1),
-    printcolumn(name = "Attempts", type_ = "integer", json_path = ".status.attempts", priority = 1),
-    printcolumn(name = "Last Line", type_ = "string", json_path = ".status.lastLine", priority = 1)
+    printcolumn(
+        name = "Session",
+        type_ = "string",
+        json_path = ".status.sessionID",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Attempts",
+        type_ = "integer",
+        json_path = ".status.attempts",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Last Line",
+        type_ = "string",
+        json_path = ".status.lastLine",
+        priority = 1
+    )
 )]
 #[x_kube(validation = Rule::new("self == oldSelf").message("the spec is immutable: a command runs once; create another with a new name"))]
 pub struct SandboxCommandSpec {
@@ -61,7 +82,10 @@ fn default_timeout() -> i32 {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct LeaseRef {
     /// Name of the `SandboxLease`.
-    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"))]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+    )]
     pub name: String,
 }
 

@@ -1,5 +1,7 @@
 //! `SandboxLease`: a lease on one Daytona sandbox and, with `useSessions`, on one persistent shell in it.
 
+#![allow(unreachable_pub, reason = "KubeSchema repeats each struct in a private scope")]
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -20,23 +22,55 @@ use super::{Condition, schema};
     category = "daytona",
     derive = "PartialEq",
     doc = "A lease on one Daytona sandbox and on one persistent shell (session) in it. While it exists, SandboxCommands of its namespace run there. Deleting it ends what runs, deletes the session, and does with the sandbox what reclaimPolicy says.",
-    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
-    printcolumn(name = "Reason", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].status"#
+    ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].reason"#
+    ),
     printcolumn(name = "Mode", type_ = "string", json_path = ".status.mode"),
     printcolumn(name = "Sandbox", type_ = "string", json_path = ".status.sandbox.id"),
     printcolumn(name = "Queued", type_ = "integer", json_path = ".status.commands.queued"),
     printcolumn(name = "Running", type_ = "integer", json_path = ".status.commands.running"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "State", type_ = "string", json_path = ".status.sandbox.state", priority = 1),
-    printcolumn(name = "Session", type_ = "string", json_path = ".status.session.id", priority = 1),
-    printcolumn(name = "Generation", type_ = "integer", json_path = ".status.session.generation", priority = 1),
-    printcolumn(name = "Target", type_ = "string", json_path = ".status.sandbox.target", priority = 1)
+    printcolumn(
+        name = "State",
+        type_ = "string",
+        json_path = ".status.sandbox.state",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Session",
+        type_ = "string",
+        json_path = ".status.session.id",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Generation",
+        type_ = "integer",
+        json_path = ".status.session.generation",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Target",
+        type_ = "string",
+        json_path = ".status.sandbox.target",
+        priority = 1
+    )
 )]
 #[x_kube(
     validation = Rule::new("(has(self.connection) && has(self.connection.apiURL) ? self.connection.apiURL : '') == (has(oldSelf.connection) && has(oldSelf.connection.apiURL) ? oldSelf.connection.apiURL : '')")
         .message("connection.apiURL is immutable: the sandbox lives there; create another lease"),
     validation = Rule::new("(has(self.sandbox) && has(self.sandbox.snapshot) ? self.sandbox.snapshot : '') == (has(oldSelf.sandbox) && has(oldSelf.sandbox.snapshot) ? oldSelf.sandbox.snapshot : '')")
-        .message("sandbox.snapshot is immutable: create another lease")
+        .message("sandbox.snapshot is immutable: create another lease"),
+    // Here and not at the field: a default must satisfy the rules of its own field.
+    validation = Rule::new("self.useSessions")
+        .message("one-shot commands (useSessions: false, the default) are not supported yet: set useSessions: true")
+        .field_path(".useSessions")
 )]
 pub struct SandboxLeaseSpec {
     /// How to reach Daytona, and as whom. Left out: the controller's own key at the controller's own URL, which only
@@ -53,7 +87,6 @@ pub struct SandboxLeaseSpec {
     /// Immutable.
     #[serde(default)]
     #[x_kube(
-        validation = Rule::new("self").message("one-shot commands (useSessions: false, the default) are not supported yet: set useSessions: true"),
         validation = Rule::new("self == oldSelf").message("useSessions is immutable: create another lease")
     )]
     pub use_sessions: bool,
@@ -94,7 +127,10 @@ pub struct Connection {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct SecretKeyRef {
     /// Name of the Secret.
-    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"))]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+    )]
     pub name: String,
 
     /// Key in the Secret's data. A newline at the end of the value is ignored.

@@ -2,20 +2,21 @@
 //!
 //! The golden files in `crds/` are printed from here by `daytona-controller crds`.
 
-pub mod command;
+mod command;
 mod condition;
-pub mod lease;
+mod lease;
 mod schema;
 
 pub use command::{CommandState, OutputStatus, SandboxCommand, SandboxCommandSpec, SandboxCommandStatus};
 pub use condition::{
-    CommandCondition, CommandReason, Condition, LeaseCondition, LeaseReason, Truth, condition, cut, remove_condition,
-    set_condition,
+    CommandCondition, CommandReason, Condition, LeaseCondition, LeaseReason, Truth, condition, cut,
+    remove_condition, set_condition,
 };
 pub use lease::{
-    CommandGauges, ConnectionStatus, SandboxLease, SandboxLeaseSpec, SandboxLeaseStatus, SandboxStatus, SessionStatus,
+    CommandGauges, ConnectionStatus, SandboxLease, SandboxLeaseSpec, SandboxLeaseStatus, SandboxStatus,
+    SessionStatus,
 };
-pub use schema::{crds, to_yaml};
+pub use schema::{WriteError, crds, write_crds};
 
 /// API group of both resources.
 pub const GROUP: &str = "daytona-controller.dev";

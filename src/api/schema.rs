@@ -1,5 +1,7 @@
 //! Turns the derived schemas into the CRDs that are shipped: Kubernetes-friendly and without server warnings.
 
+use std::path::{Path, PathBuf};
+
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use schemars::{Schema, SchemaGenerator, json_schema};
@@ -7,23 +9,53 @@ use serde_json::Value;
 
 use super::{SandboxCommand, SandboxLease};
 
-/// The CRDs of both kinds, by file name.
+/// Why the CRDs could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// A derived schema is not what a CRD can hold; the tests keep this from being shipped.
+    #[error("a schema cannot be written as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// Likewise.
+    #[error("a CRD cannot be written as YAML: {0}")]
+    Yaml(#[from] serde_saphyr::ser::Error),
+    /// The directory.
+    #[error("{0}: {1}")]
+    File(PathBuf, std::io::Error),
+}
+
+/// The CRDs of both kinds as YAML, by file name.
 ///
 /// # Errors
-/// When the derived schema is not JSON that the CRD type can hold; a programming error that the tests catch.
-pub fn crds() -> Result<Vec<(&'static str, Value)>, serde_json::Error> {
-    Ok(vec![
-        ("sandboxcommands.yaml", shipped(&SandboxCommand::crd())?),
-        ("sandboxleases.yaml", shipped(&SandboxLease::crd())?),
+/// See [`WriteError`].
+pub fn crds() -> Result<[(&'static str, String); 2], WriteError> {
+    Ok([
+        (
+            "sandboxcommands.yaml",
+            serde_saphyr::to_string(&shipped(&SandboxCommand::crd())?)?,
+        ),
+        (
+            "sandboxleases.yaml",
+            serde_saphyr::to_string(&shipped(&SandboxLease::crd())?)?,
+        ),
     ])
 }
 
-/// A document as YAML text with a trailing newline.
+/// Writes the CRDs into a directory, or prints them.
 ///
 /// # Errors
-/// When the value cannot be written as YAML.
-pub fn to_yaml(value: &Value) -> Result<String, serde_saphyr::ser::Error> {
-    serde_saphyr::to_string(value)
+/// See [`WriteError`].
+pub fn write_crds(directory: Option<&Path>) -> Result<(), WriteError> {
+    let crds = crds()?;
+    let Some(directory) = directory else {
+        let documents: Vec<&str> = crds.iter().map(|(_, yaml)| yaml.as_str()).collect();
+        print!("{}", documents.join("---\n"));
+        return Ok(());
+    };
+    for (name, yaml) in crds {
+        let path = directory.join(name);
+        std::fs::write(&path, yaml).map_err(|e| WriteError::File(path, e))?;
+    }
+    Ok(())
 }
 
 fn shipped(crd: &CustomResourceDefinition) -> Result<Value, serde_json::Error> {

@@ -54,7 +54,11 @@ impl Key {
     /// First twelve hexadecimal digits of its SHA-256: enough to see that it changed, too little to learn it.
     #[must_use]
     pub fn fingerprint(&self) -> String {
-        Sha256::digest(self.0.expose_secret()).iter().take(6).map(|b| format!("{b:02x}")).collect()
+        Sha256::digest(self.0.expose_secret())
+            .iter()
+            .take(6)
+            .map(|b| format!("{b:02x}"))
+            .collect()
     }
 }
 
@@ -96,7 +100,10 @@ impl Clients {
     /// No clients yet.
     #[must_use]
     pub fn new(timeouts: Timeouts) -> Self {
-        Self { timeouts, known: Mutex::default() }
+        Self {
+            timeouts,
+            known: Mutex::default(),
+        }
     }
 
     /// The client for this endpoint and key; dropped when nobody uses it any more.
@@ -129,12 +136,24 @@ pub(super) struct Call {
 
 impl Call {
     pub(super) fn new(operation: &'static str, limiter: Limiter, method: Method, url: Url) -> Self {
-        Self { operation, limiter, method, url, body: None, held: Duration::ZERO }
+        Self {
+            operation,
+            limiter,
+            method,
+            url,
+            body: None,
+            held: Duration::ZERO,
+        }
     }
 
     pub(super) fn json(mut self, body: &impl Serialize) -> Result<Self, Error> {
-        let body = serde_json::to_value(body)
-            .map_err(|e| Error::new(self.operation, Class::Refused, format!("the request cannot be written: {e}")))?;
+        let body = serde_json::to_value(body).map_err(|e| {
+            Error::new(
+                self.operation,
+                Class::Refused,
+                format!("the request cannot be written: {e}"),
+            )
+        })?;
         self.body = Some(body);
         Ok(self)
     }
@@ -161,7 +180,13 @@ impl Client {
             .retry(reqwest::retry::never())
             .build()
             .map_err(|e| Error::from_connection(build, e))?;
-        Ok(Self { http, endpoint, fingerprint: key.fingerprint(), timeouts, budget: Budget::new() })
+        Ok(Self {
+            http,
+            endpoint,
+            fingerprint: key.fingerprint(),
+            timeouts,
+            budget: Budget::new(),
+        })
     }
 
     /// Where its calls go.
@@ -186,31 +211,58 @@ impl Client {
         let operation = call.operation;
         let body = self.send(call).await?;
         // An empty or foreign body under a 200 says that something between us and Daytona is broken.
-        serde_json::from_slice(&body)
-            .map_err(|e| Error::new(operation, Class::Unclear, format!("the answer is not what was expected: {e}")))
+        serde_json::from_slice(&body).map_err(|e| {
+            Error::new(
+                operation,
+                Class::Unclear,
+                format!("the answer is not what was expected: {e}"),
+            )
+        })
     }
 
     /// Makes a call. The only place that touches the network.
     pub(super) async fn send(&self, call: Call) -> Result<Vec<u8>, Error> {
-        let Call { operation, limiter, method, url, body, held } = call;
+        let Call {
+            operation,
+            limiter,
+            method,
+            url,
+            body,
+            held,
+        } = call;
         let span = tracing::debug_span!("daytona", operation, status = tracing::field::Empty);
         async {
             let _place = self.budget.admit(limiter).await.map_err(|left| {
-                Error::new(operation, Class::Throttled(left), "Daytona asked for a pause; the call was not made")
+                Error::new(
+                    operation,
+                    Class::Throttled(left),
+                    "Daytona asked for a pause; the call was not made",
+                )
             })?;
             let limit = self.timeouts.request + held;
             let mut request = self.http.request(method, url).timeout(limit);
             if let Some(body) = body {
                 request = request.json(&body);
             }
-            let mut response = request.send().await.map_err(|e| Error::from_connection(operation, e))?;
+            let mut response = request
+                .send()
+                .await
+                .map_err(|e| Error::from_connection(operation, e))?;
             let status = response.status();
             tracing::Span::current().record("status", status.as_u16());
             let pause = retry_after(response.headers(), limiter);
             let mut body = Vec::new();
-            while let Some(chunk) = response.chunk().await.map_err(|e| Error::from_connection(operation, e))? {
+            while let Some(chunk) = response
+                .chunk()
+                .await
+                .map_err(|e| Error::from_connection(operation, e))?
+            {
                 if body.len() + chunk.len() > LARGEST_BODY {
-                    return Err(Error::new(operation, Class::Unclear, "the answer is larger than 4 MiB"));
+                    return Err(Error::new(
+                        operation,
+                        Class::Unclear,
+                        "the answer is larger than 4 MiB",
+                    ));
                 }
                 body.extend_from_slice(&chunk);
             }
@@ -253,20 +305,31 @@ mod tests {
 
     #[test]
     fn a_client_is_shared_per_url_and_key_and_shows_no_key() {
-        let timeouts = Timeouts { connect: Duration::from_secs(1), request: Duration::from_secs(1) };
+        let timeouts = Timeouts {
+            connect: Duration::from_secs(1),
+            request: Duration::from_secs(1),
+        };
         let clients = Clients::new(timeouts);
-        let endpoint =
-            Endpoint { api_url: Url::parse("https://daytona.example/api").unwrap(), toolbox_origins: Vec::new() };
+        let endpoint = Endpoint {
+            api_url: Url::parse("https://daytona.example/api").unwrap(),
+            toolbox_origins: Vec::new(),
+        };
         let key = Key::new("dtn_secret").unwrap();
         let one = clients.get(&endpoint, &key).unwrap();
         assert!(Arc::ptr_eq(&one, &clients.get(&endpoint, &key).unwrap()));
-        assert!(!Arc::ptr_eq(&one, &clients.get(&endpoint, &Key::new("dtn_other").unwrap()).unwrap()));
+        assert!(!Arc::ptr_eq(
+            &one,
+            &clients.get(&endpoint, &Key::new("dtn_other").unwrap()).unwrap()
+        ));
         assert!(!format!("{one:?} {clients:?} {:?}", one.http).contains("dtn_secret"));
     }
 
     #[test]
     fn a_path_segment_cannot_leave_its_place() {
         let base = Url::parse("https://daytona.example/api/").unwrap();
-        assert_eq!(below(&base, &["sandbox", "a/../b?c#d"]).as_str(), "https://daytona.example/api/sandbox/a%2F..%2Fb%3Fc%23d");
+        assert_eq!(
+            below(&base, &["sandbox", "a/../b?c#d"]).as_str(),
+            "https://daytona.example/api/sandbox/a%2F..%2Fb%3Fc%23d"
+        );
     }
 }

@@ -1,0 +1,156 @@
+//! The command line, as typed.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::{
+    config::{Config, ControllerKeyFor, InvalidEndpoint, parse_endpoint},
+    daytona::{Endpoint, Key, Timeouts},
+    plan::lease::Intervals,
+};
+
+/// Leases Daytona sandboxes and runs commands in them, declaratively.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the controller.
+    Run(Box<Run>),
+    /// Print the CustomResourceDefinitions as YAML, or write each into a file of a directory.
+    Crds {
+        /// Directory to write into.
+        #[arg(long)]
+        directory: Option<PathBuf>,
+    },
+}
+
+/// Flags of `run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Watch this namespace alone; may be given several times. Left out: all namespaces.
+    #[arg(long, value_name = "NAMESPACE")]
+    pub watch_namespace: Vec<String>,
+
+    /// The controller's own Daytona API, for leases that name none, as URL or URL=TOOLBOX_ORIGIN[,...].
+    #[arg(
+        long,
+        env = "DAYTONA_API_URL",
+        default_value = "https://app.daytona.io/api=https://proxy.app.daytona.io"
+    )]
+    pub daytona_api_url: String,
+
+    /// Another API that leases may name, as URL or URL=TOOLBOX_ORIGIN[,...]; may be given several times.
+    #[arg(long, value_name = "URL")]
+    pub allow_api_url: Vec<String>,
+
+    /// Which namespaces may use the controller's own key (the environment variable `DAYTONA_API_KEY`).
+    #[arg(long, value_enum, default_value_t = ControllerKeyFor::Labelled, ignore_case = true)]
+    pub controller_key_for: ControllerKeyFor,
+
+    /// Where /livez and /readyz are served.
+    #[arg(long, default_value = "0.0.0.0:8080")]
+    pub health_addr: SocketAddr,
+
+    /// How often an idle lease's sandbox is looked at.
+    #[arg(long, default_value = "60s", value_parser = duration)]
+    pub lease_poll: Duration,
+
+    /// How often a sandbox is looked at while Daytona changes it.
+    #[arg(long, default_value = "1s", value_parser = duration)]
+    pub busy_poll: Duration,
+
+    /// How long a sandbox must be seen absent until it counts as lost.
+    #[arg(long, default_value = "10s", value_parser = duration)]
+    pub absence_grace: Duration,
+
+    /// How long a deleted lease waits for its running commands to be ended before it deletes session and sandbox.
+    #[arg(long, default_value = "60s", value_parser = duration)]
+    pub drain_timeout: Duration,
+
+    /// How long one call is held that waits for a command's end; more keeps fewer calls, less survives strict proxies.
+    #[arg(long, default_value = "20s", value_parser = duration)]
+    pub command_hold: Duration,
+
+    /// How often a running command is looked at when nothing is heard.
+    #[arg(long, default_value = "60s", value_parser = duration)]
+    pub command_poll: Duration,
+
+    /// How old the counts of commands in a lease's status may be.
+    #[arg(long, default_value = "10s", value_parser = duration)]
+    pub gauge_interval: Duration,
+
+    /// How long a connection to Daytona may take.
+    #[arg(long, default_value = "5s", value_parser = duration)]
+    pub connect_timeout: Duration,
+
+    /// How long a call to Daytona may take. Creating a sandbox is answered after up to 30 seconds.
+    #[arg(long, default_value = "40s", value_parser = duration)]
+    pub request_timeout: Duration,
+
+    /// Log lines as JSON.
+    #[arg(long)]
+    pub log_json: bool,
+}
+
+/// What is wrong with the arguments.
+#[derive(Debug, thiserror::Error)]
+pub enum Invalid {
+    /// An API URL.
+    #[error("--daytona-api-url or --allow-api-url: {0}")]
+    Endpoint(#[from] InvalidEndpoint),
+    /// The controller's own key.
+    #[error("DAYTONA_API_KEY cannot be an API key: {0}")]
+    Key(&'static str),
+}
+
+impl Run {
+    /// The arguments made valid.
+    ///
+    /// # Errors
+    /// When one of them cannot be used.
+    pub fn config(&self, key: Option<&str>) -> Result<Config, Invalid> {
+        let own = std::iter::once(&self.daytona_api_url);
+        let allowed: Vec<Endpoint> = own
+            .chain(&self.allow_api_url)
+            .map(|e| parse_endpoint(e))
+            .collect::<Result<_, _>>()?;
+        Ok(Config {
+            allowed,
+            key: key
+                .filter(|k| !k.is_empty())
+                .map(Key::new)
+                .transpose()
+                .map_err(Invalid::Key)?,
+            key_for: self.controller_key_for,
+            intervals: Intervals {
+                idle: self.lease_poll,
+                busy: self.busy_poll,
+                absence: self.absence_grace,
+                drain: self.drain_timeout,
+            },
+            hold: self.command_hold,
+            command_poll: self.command_poll,
+            gauges: self.gauge_interval,
+            timeouts: Timeouts {
+                connect: self.connect_timeout,
+                request: self.request_timeout,
+            },
+        })
+    }
+}
+
+/// `15m`, `1h30m`, `500ms`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let parsed: kube::core::Duration = text
+        .parse()
+        .map_err(|e| format!("{e}; write for example 90s or 1h30m"))?;
+    Duration::try_from(parsed).map_err(|_| "a duration cannot be negative".to_owned())
+}

@@ -1,0 +1,158 @@
+//! What the lease controller knows of each lease's sandbox since it started, for the command controller to use.
+//! Losing it loses nothing: it is observed again.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    daytona::{Client, Toolbox},
+    plan::command::Sandbox,
+    shell::Workspace,
+};
+
+/// A way into a sandbox whose session takes commands.
+#[derive(Debug)]
+pub(super) struct Handle {
+    pub(super) toolbox: Toolbox,
+    pub(super) workspace: Workspace,
+    pub(super) sandbox: String,
+    pub(super) session: String,
+    pub(super) generation: i64,
+    pub(super) epoch: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) enum Standing {
+    /// Not looked at since the controller started, or nobody answers.
+    #[default]
+    Unknown,
+    /// The sandbox does not run.
+    Down,
+    /// The sandbox is gone or failed.
+    Lost,
+    /// Its session takes commands.
+    Up(Arc<Handle>),
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    standing: Standing,
+    suspect: bool,
+    epoch: u64,
+    absent_since: Option<Instant>,
+    /// The last client that worked: it outlives the Secret, which goes first when a namespace is deleted.
+    client: Option<Arc<Client>>,
+    /// Attempts whose outcome is recorded; their files are removed with the next call.
+    collected: Vec<String>,
+}
+
+/// Entries by lease UID.
+#[derive(Debug, Default)]
+pub(super) struct Board(Mutex<HashMap<String, Entry>>);
+
+impl Board {
+    fn entries(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<T>(&self, lease: &str, change: impl FnOnce(&mut Entry) -> T) -> T {
+        change(self.entries().entry(lease.to_owned()).or_default())
+    }
+
+    pub(super) fn handle(&self, lease: &str) -> Option<Arc<Handle>> {
+        match &self.entries().get(lease)?.standing {
+            Standing::Up(handle) => Some(Arc::clone(handle)),
+            Standing::Unknown | Standing::Down | Standing::Lost => None,
+        }
+    }
+
+    /// The sandbox as the command's decision sees it.
+    pub(super) fn sandbox(&self, lease: &str) -> Sandbox {
+        match self.entries().get(lease).map(|e| &e.standing) {
+            None | Some(Standing::Unknown) => Sandbox::Unknown,
+            Some(Standing::Down) => Sandbox::Down,
+            Some(Standing::Lost) => Sandbox::Lost,
+            Some(Standing::Up(handle)) => Sandbox::Up {
+                id: handle.sandbox.clone(),
+                session: handle.session.clone(),
+                generation: handle.generation,
+                epoch: handle.epoch,
+            },
+        }
+    }
+
+    /// Notes how the sandbox stands. True when that is news.
+    pub(super) fn put(&self, lease: &str, standing: Standing) -> bool {
+        self.with(lease, |entry| {
+            let news = !matches!(
+                (&entry.standing, &standing),
+                (Standing::Unknown, Standing::Unknown)
+                    | (Standing::Down, Standing::Down)
+                    | (Standing::Lost, Standing::Lost)
+            );
+            entry.standing = standing;
+            news
+        })
+    }
+
+    /// Makes a handle known; every handle has an epoch of its own.
+    pub(super) fn serve(&self, lease: &str, make: impl FnOnce(u64) -> Handle) {
+        self.with(lease, |entry| {
+            entry.epoch += 1;
+            entry.suspect = false;
+            entry.standing = Standing::Up(Arc::new(make(entry.epoch)));
+        });
+    }
+
+    /// The session of this epoch does not do what it is told. True when that is news.
+    pub(super) fn suspect(&self, lease: &str, epoch: u64) -> bool {
+        self.with(lease, |entry| {
+            let news =
+                !entry.suspect && matches!(&entry.standing, Standing::Up(handle) if handle.epoch == epoch);
+            entry.suspect |= news;
+            news
+        })
+    }
+
+    pub(super) fn is_suspect(&self, lease: &str) -> bool {
+        self.entries().get(lease).is_some_and(|e| e.suspect)
+    }
+
+    /// For how long the sandbox has been seen absent.
+    pub(super) fn absent(&self, lease: &str) -> Duration {
+        self.with(lease, |entry| {
+            entry.absent_since.get_or_insert_with(Instant::now).elapsed()
+        })
+    }
+
+    pub(super) fn not_absent(&self, lease: &str) {
+        self.with(lease, |entry| entry.absent_since = None);
+    }
+
+    pub(super) fn keep_client(&self, lease: &str, client: &Arc<Client>) {
+        self.with(lease, |entry| entry.client = Some(Arc::clone(client)));
+    }
+
+    pub(super) fn client(&self, lease: &str) -> Option<Arc<Client>> {
+        self.entries().get(lease).and_then(|e| e.client.clone())
+    }
+
+    pub(super) fn collected(&self, lease: &str, attempt: String) {
+        self.with(lease, |entry| entry.collected.push(attempt));
+    }
+
+    /// The collected attempts, at most as many as fit into one text.
+    pub(super) fn take_collected(&self, lease: &str) -> Vec<String> {
+        self.with(lease, |entry| {
+            let from = entry.collected.len().saturating_sub(64);
+            entry.collected.split_off(from)
+        })
+    }
+
+    pub(super) fn forget(&self, lease: &str) {
+        self.entries().remove(lease);
+    }
+}

@@ -1,0 +1,336 @@
+//! Reconciles a `SandboxCommand`: observe → decide → act → report.
+
+use std::{sync::Arc, time::Duration};
+
+use kube::{Api, ResourceExt, runtime::controller::Action};
+use tracing::Instrument;
+
+use super::{
+    board::Handle,
+    context::{Context, RECONCILE_LIMIT, reference},
+    error::Error,
+};
+use crate::{
+    api::{
+        COMMAND_FINALIZER, CommandCondition, CommandState, LeaseCondition, SandboxCommand,
+        SandboxCommandStatus, SandboxLease, condition,
+    },
+    cluster::{finalizer, status},
+    daytona::Class,
+    plan::{
+        command::{self as plan, Again, GRACE_SECONDS, Lease, Observed, Step},
+        queue,
+    },
+    shell::{Answer, Attempt},
+};
+
+const STEPS: usize = 12;
+
+enum Next {
+    Now(SandboxCommand),
+    After(Duration),
+    Rest,
+}
+
+pub(super) async fn reconcile(command: Arc<SandboxCommand>, ctx: Arc<Context>) -> Result<Action, Error> {
+    let uid = command.uid().unwrap_or_default();
+    let result = tokio::time::timeout(RECONCILE_LIMIT, steps((*command).clone(), &ctx)).await;
+    let action = result.map_err(|_| Error::TimedOut)??;
+    ctx.failures.reset(&uid);
+    Ok(action)
+}
+
+pub(super) fn error_policy(command: Arc<SandboxCommand>, error: &Error, ctx: Arc<Context>) -> Action {
+    ctx.failures.requeue(&command.uid().unwrap_or_default(), error)
+}
+
+async fn steps(mut command: SandboxCommand, ctx: &Arc<Context>) -> Result<Action, Error> {
+    for _ in 0..STEPS {
+        let observed = observe(&command, ctx);
+        let step = plan::decide(&command, &observed, ctx.now());
+        tracing::debug!(?step, "decided");
+        match act(command, step, ctx).await? {
+            Next::Now(next) => command = next,
+            Next::After(wait) => return Ok(Action::requeue(wait)),
+            Next::Rest => return Ok(Action::await_change()),
+        }
+    }
+    Ok(Action::requeue(Duration::from_millis(100)))
+}
+
+/// Everything that is known already; asks nobody.
+fn observe(command: &SandboxCommand, ctx: &Context) -> Observed {
+    let namespace = command.namespace().unwrap_or_default();
+    let name = &command.spec.lease_ref.name;
+    let found = ctx
+        .leases
+        .get(&kube::runtime::reflector::ObjectRef::new(name).within(&namespace));
+    let lease = found.map_or(Lease::Missing, |lease| lease_view(&lease, ctx));
+    let finished = command
+        .status
+        .as_ref()
+        .is_some_and(|s| s.state == Some(CommandState::Finished));
+    let others = if finished {
+        Vec::new()
+    } else {
+        ctx.commands_of(&namespace, name)
+    };
+    Observed {
+        lease,
+        ahead: queue::ahead(command, others.iter().map(AsRef::as_ref)),
+        sent: ctx.attempts.sent(&command.uid().unwrap_or_default()),
+    }
+}
+
+fn lease_view(lease: &SandboxLease, ctx: &Context) -> Lease {
+    let uid = lease.uid().unwrap_or_default();
+    let sandbox = ctx.board.sandbox(&uid);
+    if lease.metadata.deletion_timestamp.is_some() {
+        return Lease::Terminating { uid, sandbox };
+    }
+    let ready = lease
+        .status
+        .as_ref()
+        .and_then(|s| condition(&s.conditions, LeaseCondition::Ready.as_str()));
+    let says = ready.map_or_else(
+        || "not looked at yet".to_owned(),
+        |c| format!("{}: {}", c.reason, c.message),
+    );
+    Lease::Present { uid, sandbox, says }
+}
+
+async fn act(command: SandboxCommand, step: Step, ctx: &Arc<Context>) -> Result<Next, Error> {
+    let api = Api::<SandboxCommand>::namespaced(ctx.client.clone(), &command.namespace().unwrap_or_default());
+    let uid = command.uid().unwrap_or_default();
+    match step {
+        Step::Rest => Ok(Next::Rest),
+        Step::Look(wait) => Ok(Next::After(wait)),
+        Step::AddFinalizer => Ok(finalizer::add(&api, &command, COMMAND_FINALIZER)
+            .await?
+            .map_or(Next::Rest, Next::Now)),
+        Step::RemoveFinalizer => {
+            finalizer::remove(&api, &command, COMMAND_FINALIZER).await?;
+            ctx.attempts.forget(&uid);
+            Ok(Next::Rest)
+        }
+        Step::Record(new, again) => record(&api, command, &new, again, ctx).await,
+        Step::Submit { epoch } => submit(command, epoch, ctx).await,
+        Step::Wait => wait(&command, ctx),
+        Step::Kill => kill(command, ctx).await,
+        Step::Suspect => {
+            if let (Some(lease), Some(epoch)) = (lease_uid(&command), ctx.attempts.sent(&uid).epoch) {
+                ctx.board.suspect(lease, epoch);
+            }
+            hint_lease(&command, ctx);
+            Ok(Next::After(Duration::from_secs(10)))
+        }
+    }
+}
+
+/// Writes the status, and what has to follow from its having been written.
+async fn record(
+    api: &Api<SandboxCommand>,
+    command: SandboxCommand,
+    new: &SandboxCommandStatus,
+    again: Again,
+    ctx: &Context,
+) -> Result<Next, Error> {
+    let old = command.status.clone().unwrap_or_default();
+    let Some(now) = status::apply(api, &command, command.status.as_ref(), new).await? else {
+        return Ok(Next::Rest);
+    };
+    let uid = command.uid().unwrap_or_default();
+    match new.state {
+        Some(CommandState::Running) if new.attempts != old.attempts => ctx.attempts.intended(&uid),
+        Some(CommandState::Finished) if old.state != new.state => {
+            if let (Some(lease), Some(attempt)) = (new.lease_uid.as_deref(), attempt(&command)) {
+                ctx.board.collected(lease, attempt.id);
+            }
+        }
+        _ => {}
+    }
+    announce(&now, &old, new, ctx).await;
+    match again {
+        Again::AtOnce => Ok(Next::Now(now)),
+        Again::After(wait) => {
+            // A lease that sleeps wakes for the first command that waits for it.
+            if new
+                .lease_uid
+                .as_deref()
+                .is_some_and(|lease| ctx.board.handle(lease).is_none())
+            {
+                hint_lease(&command, ctx);
+            }
+            Ok(Next::After(wait))
+        }
+    }
+}
+
+/// An event when the command is sent and when it has ended.
+async fn announce(
+    command: &SandboxCommand,
+    old: &SandboxCommandStatus,
+    new: &SandboxCommandStatus,
+    ctx: &Context,
+) {
+    if old.state == new.state || new.state == Some(CommandState::Queued) {
+        return;
+    }
+    if let Some(told) = condition(&new.conditions, CommandCondition::Succeeded.as_str()) {
+        ctx.events
+            .publish(
+                &reference(command),
+                told.status == "False",
+                &told.reason,
+                "Run",
+                &told.message,
+            )
+            .await;
+    }
+}
+
+async fn submit(command: SandboxCommand, epoch: u64, ctx: &Arc<Context>) -> Result<Next, Error> {
+    let uid = command.uid().unwrap_or_default();
+    let (Some(handle), Some(attempt)) = (handle(&command, ctx), attempt(&command)) else {
+        return Ok(Next::After(Duration::from_secs(1)));
+    };
+    if handle.epoch != epoch {
+        return Ok(Next::Now(command));
+    }
+    let text = handle.workspace.run(&attempt, &command.spec.script);
+    match handle.toolbox.submit(&handle.session, &text).await {
+        Ok(submitted) => {
+            ctx.attempts.submitted(&uid, epoch, submitted.cmd_id);
+            tracing::info!(attempt = %attempt.id, session = %handle.session, "sent");
+            Ok(Next::Now(command))
+        }
+        Err(error) => {
+            // It may have arrived: from here on it is asked about, and sent again only when it was not seen.
+            ctx.attempts.submitted(&uid, epoch, None);
+            if error.class == Class::Gone
+                && let Some(lease) = lease_uid(&command)
+            {
+                ctx.board.suspect(lease, epoch);
+            }
+            hint_lease(&command, ctx);
+            Err(error.into())
+        }
+    }
+}
+
+/// Has a task wait for the attempt's end, and looks again when the running time is over.
+fn wait(command: &SandboxCommand, ctx: &Arc<Context>) -> Result<Next, Error> {
+    let uid = command.uid().unwrap_or_default();
+    if let Some(error) = ctx.attempts.take_failure(&uid) {
+        hint_lease(command, ctx);
+        return Err(error);
+    }
+    let (Some(handle), Some(attempt)) = (handle(command, ctx), attempt(command)) else {
+        return Ok(Next::After(Duration::from_secs(1)));
+    };
+    if ctx.attempts.begin_wait(&uid) {
+        let task = await_end(command.clone(), handle, attempt, Arc::clone(ctx)).in_current_span();
+        let stop = ctx.stop.clone();
+        tokio::spawn(async move { stop.run_until_cancelled(task).await });
+    }
+    let status = command.status.clone().unwrap_or_default();
+    let left = plan::due(command, &status).map(|due| due.duration_since(ctx.now()));
+    let left = left
+        .and_then(|l| Duration::try_from(l).ok())
+        .unwrap_or(Duration::ZERO);
+    Ok(Next::After(
+        left.clamp(Duration::from_millis(100), ctx.config.command_poll),
+    ))
+}
+
+/// Holds one call after another until the attempt has ended, then asks for a look. The hint carries nothing: what was
+/// answered is kept, and if it is lost, it is asked again.
+async fn await_end(command: SandboxCommand, handle: Arc<Handle>, attempt: Attempt, ctx: Arc<Context>) {
+    let uid = command.uid().unwrap_or_default();
+    let lease = lease_uid(&command).unwrap_or_default();
+    loop {
+        let collected = ctx.board.take_collected(lease);
+        let text = handle
+            .workspace
+            .wait(&attempt, ctx.config.hold.as_secs(), &collected);
+        match handle
+            .toolbox
+            .execute("wait for the command", &text, ctx.config.hold)
+            .await
+        {
+            Ok(done) => match Answer::parse(&attempt, &done.result) {
+                Ok(Answer::Running) => {}
+                Ok(answer) => {
+                    ctx.attempts.answered(&uid, answer);
+                    break;
+                }
+                Err(garbled) => {
+                    tracing::debug!(exit = done.exit_code, "the answer is not the runner's");
+                    ctx.attempts.failed(&uid, Error::Sandbox(garbled.to_string()));
+                    break;
+                }
+            },
+            Err(error) => {
+                ctx.attempts.failed(&uid, error.into());
+                break;
+            }
+        }
+    }
+    ctx.hint_command(&command);
+}
+
+async fn kill(command: SandboxCommand, ctx: &Context) -> Result<Next, Error> {
+    let uid = command.uid().unwrap_or_default();
+    let (Some(handle), Some(attempt)) = (handle(&command, ctx), attempt(&command)) else {
+        return Ok(Next::After(Duration::from_secs(1)));
+    };
+    let text = handle.workspace.kill(&attempt, GRACE_SECONDS);
+    let held = Duration::from_secs(GRACE_SECONDS + 10);
+    let done = handle
+        .toolbox
+        .execute("end the command", &text, held)
+        .await
+        .inspect_err(|_| hint_lease(&command, ctx))?;
+    match Answer::parse(&attempt, &done.result) {
+        Ok(Answer::Survivors | Answer::Running) => Err(Error::Sandbox(
+            "something that the command started could not be ended; it is tried again".to_owned(),
+        )),
+        // The guard could not be taken although nobody holds it: our files were tampered with.
+        Ok(Answer::Unseen) => {
+            ctx.attempts.answered(&uid, Answer::Lost);
+            Ok(Next::Now(command))
+        }
+        Ok(answer) => {
+            ctx.attempts.answered(&uid, answer);
+            Ok(Next::Now(command))
+        }
+        Err(garbled) => Err(Error::Sandbox(garbled.to_string())),
+    }
+}
+
+fn attempt(command: &SandboxCommand) -> Option<Attempt> {
+    let status = command.status.as_ref()?;
+    Some(Attempt::new(
+        &command.uid()?,
+        status.attempts?,
+        status.session_id.as_deref()?,
+    ))
+}
+
+fn lease_uid(command: &SandboxCommand) -> Option<&str> {
+    command.status.as_ref()?.lease_uid.as_deref()
+}
+
+/// The way into the sandbox that the attempt was recorded for; no other will do.
+fn handle(command: &SandboxCommand, ctx: &Context) -> Option<Arc<Handle>> {
+    let handle = ctx.board.handle(lease_uid(command)?)?;
+    let recorded = command.status.as_ref()?.sandbox_id.as_deref()?;
+    (handle.sandbox == recorded).then_some(handle)
+}
+
+fn hint_lease(command: &SandboxCommand, ctx: &Context) {
+    ctx.hint_lease(
+        &command.namespace().unwrap_or_default(),
+        &command.spec.lease_ref.name,
+    );
+}

@@ -1,0 +1,85 @@
+//! What both controllers share.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::{api::core::v1::ObjectReference, jiff::Timestamp};
+use kube::{
+    Client, Resource, ResourceExt,
+    runtime::reflector::{ObjectRef, Store},
+};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{attempts::Attempts, board::Board, error::Failures};
+use crate::{
+    api::{SandboxCommand, SandboxLease},
+    cluster::events::Events,
+    config::Config,
+    daytona::Clients,
+    plan::queue,
+};
+
+/// What both controllers share. One per watched namespace (or one for all).
+pub struct Context {
+    pub(super) client: Client,
+    pub(super) config: Arc<Config>,
+    pub(super) clients: Arc<Clients>,
+    pub(super) leases: Store<SandboxLease>,
+    pub(super) commands: Store<SandboxCommand>,
+    pub(super) board: Board,
+    pub(super) attempts: Attempts,
+    pub(super) failures: Failures,
+    pub(super) events: Events,
+    pub(super) lease_hints: mpsc::Sender<ObjectRef<SandboxLease>>,
+    pub(super) command_hints: mpsc::Sender<ObjectRef<SandboxCommand>>,
+    pub(super) stop: CancellationToken,
+}
+
+impl Context {
+    /// The time, in whole seconds as Kubernetes writes it. The only clock that decisions see.
+    #[allow(clippy::disallowed_methods, reason = "this is where the time comes from")]
+    pub(super) fn now(&self) -> Timestamp {
+        let now = Timestamp::now();
+        Timestamp::from_second(now.as_second()).unwrap_or(now)
+    }
+
+    /// Asks for a look at a lease. A hint that finds the channel full is dropped: a poll sees the same a little later.
+    pub(super) fn hint_lease(&self, namespace: &str, name: &str) {
+        let _ = self.lease_hints.try_send(ObjectRef::new(name).within(namespace));
+    }
+
+    /// Asks for a look at a command.
+    pub(super) fn hint_command(&self, command: &SandboxCommand) {
+        let _ = self.command_hints.try_send(ObjectRef::from_obj(command));
+    }
+
+    /// The commands that name this lease.
+    pub(super) fn commands_of(&self, namespace: &str, lease: &str) -> Vec<Arc<SandboxCommand>> {
+        self.commands
+            .state()
+            .into_iter()
+            .filter(|c| c.spec.lease_ref.name == lease && c.namespace().as_deref() == Some(namespace))
+            .collect()
+    }
+
+    /// Asks for a look at the commands of a lease that can do something with its news: all that wait for it or run.
+    pub(super) fn hint_commands_of(&self, namespace: &str, lease: &str) {
+        let mut commands = self.commands_of(namespace, lease);
+        commands.retain(|c| queue::unfinished(c));
+        queue::sort(&mut commands);
+        for command in commands {
+            self.hint_command(&command);
+        }
+    }
+}
+
+/// A reference for events; resourceVersion is left out, or repeats would not be counted together.
+pub(super) fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
+    ObjectReference {
+        resource_version: None,
+        ..object.object_ref(&())
+    }
+}
+
+/// How long one reconcile may take. Longer than any single call in it, the held ones apart.
+pub(super) const RECONCILE_LIMIT: Duration = Duration::from_mins(2);

@@ -1,0 +1,115 @@
+//! Finds the key that a lease is to use, and the client for it.
+
+use std::sync::Arc;
+
+use kube::ResourceExt;
+
+use super::context::Context;
+use crate::{
+    api::{LeaseReason as Reason, SandboxLease},
+    cluster::refs::{KeyError, controller_key_allowed, secret_key},
+    config::ControllerKeyFor,
+    daytona::{Client, Endpoint, Key},
+    plan::lease::Credentials,
+};
+
+/// The lease's key, and a client that uses it.
+///
+/// A lease that is being deleted falls back to the client that worked last: when a namespace is deleted, the Secret
+/// goes first.
+pub(super) async fn resolve(lease: &SandboxLease, ctx: &Context) -> (Credentials, Option<Arc<Client>>) {
+    let uid = lease.uid().unwrap_or_default();
+    match find(lease, ctx).await {
+        Ok(client) => (usable(&client), Some(client)),
+        Err(problem) => {
+            let leaving = lease.metadata.deletion_timestamp.is_some();
+            match ctx.board.client(&uid).filter(|_| leaving) {
+                Some(client) => (usable(&client), Some(client)),
+                None => (problem, None),
+            }
+        }
+    }
+}
+
+fn usable(client: &Client) -> Credentials {
+    Credentials::Usable {
+        api_url: client.endpoint().api_url.to_string(),
+        fingerprint: client.fingerprint().to_owned(),
+    }
+}
+
+async fn find(lease: &SandboxLease, ctx: &Context) -> Result<Arc<Client>, Credentials> {
+    let namespace = lease.namespace().unwrap_or_default();
+    let connection = lease.spec.connection.clone().unwrap_or_default();
+    let endpoint = endpoint(lease, ctx)?;
+    let key = match &connection.api_key_secret_ref {
+        Some(secret) => {
+            let text = secret_key(&ctx.client, &namespace, &secret.name, &secret.key)
+                .await
+                .map_err(missing)?;
+            Key::new(&text).map_err(|why| {
+                let message = format!(
+                    "key {:?} of Secret {:?} is no API key: {why}",
+                    secret.key, secret.name
+                );
+                Credentials::Missing(Reason::SecretInvalid, message)
+            })?
+        }
+        None => own_key(&namespace, ctx).await?,
+    };
+    ctx.clients
+        .get(endpoint, &key)
+        .map_err(|e| Credentials::Unknown(e.to_string()))
+}
+
+/// The URL that is recorded counts for the lease's whole life: elsewhere a "not found" proves nothing.
+fn endpoint<'a>(lease: &SandboxLease, ctx: &'a Context) -> Result<&'a Endpoint, Credentials> {
+    let recorded = lease
+        .status
+        .as_ref()
+        .and_then(|s| s.connection.as_ref())
+        .map(|c| c.api_url.as_str());
+    let asked = lease.spec.connection.as_ref().and_then(|c| c.api_url.as_deref());
+    match recorded.or(asked) {
+        None => ctx.config.allowed.first().ok_or_else(|| {
+            Credentials::Missing(Reason::UrlNotAllowed, "the controller was started without a Daytona URL".to_owned())
+        }),
+        Some(url) => ctx.config.endpoint(url).ok_or_else(|| {
+            let message = format!(
+                "{url} is not on the controller's allow-list; the cluster's administrator can add it with --allow-api-url"
+            );
+            Credentials::Missing(Reason::UrlNotAllowed, message)
+        }),
+    }
+}
+
+async fn own_key(namespace: &str, ctx: &Context) -> Result<Key, Credentials> {
+    let denied = |message: &str| Credentials::Missing(Reason::ControllerKeyNotAllowed, message.to_owned());
+    let allowed = match ctx.config.key_for {
+        ControllerKeyFor::All => true,
+        ControllerKeyFor::None => false,
+        ControllerKeyFor::Labelled => controller_key_allowed(&ctx.client, namespace)
+            .await
+            .map_err(|e| Credentials::Unknown(e.to_string()))?,
+    };
+    if !allowed {
+        return Err(denied(
+            "this namespace may not use the controller's own key: set spec.connection.apiKeySecretRef, or have the \
+             cluster's administrator label the namespace daytona-controller.dev/controller-key=allowed",
+        ));
+    }
+    ctx.config.key.clone().ok_or_else(|| {
+        denied("the controller has no key of its own (DAYTONA_API_KEY): set spec.connection.apiKeySecretRef")
+    })
+}
+
+fn missing(error: KeyError) -> Credentials {
+    let message = error.to_string();
+    match error {
+        KeyError::SecretNotFound(_) => Credentials::Missing(Reason::SecretNotFound, message),
+        KeyError::KeyNotFound { .. } | KeyError::NotText { .. } => {
+            Credentials::Missing(Reason::SecretInvalid, message)
+        }
+        KeyError::Api(_) => Credentials::Unknown(message),
+    }
+}

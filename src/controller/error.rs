@@ -1,0 +1,84 @@
+//! Errors of a reconcile, and the one place that decides when it is tried again.
+
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use kube::runtime::controller::Action;
+
+use crate::{
+    daytona::{self, Class},
+    plan::backoff::grow,
+};
+
+/// Why a reconcile did not get to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The Kubernetes API.
+    #[error("Kubernetes API: {0}")]
+    Kube(#[from] kube::Error),
+    /// Daytona.
+    #[error("Daytona: {0}")]
+    Daytona(#[from] daytona::Error),
+    /// The runner in the sandbox did not do what it is there for.
+    #[error("sandbox: {0}")]
+    Sandbox(String),
+    /// The reconcile took longer than it may.
+    #[error("the reconcile took too long; it is tried again")]
+    TimedOut,
+}
+
+impl Error {
+    /// The object has changed since the decision: look again, nothing is wrong.
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Kube(kube::Error::Api(status)) if status.is_conflict())
+    }
+
+    fn requeue(&self, failures: u32, seed: u64) -> Duration {
+        let grow = |first, cap| {
+            grow(
+                Duration::from_secs(first),
+                Duration::from_secs(cap),
+                failures,
+                seed,
+            )
+        };
+        match self {
+            Self::Kube(kube::Error::Api(status)) if status.is_conflict() => Duration::from_millis(200),
+            Self::Daytona(error) => match error.class {
+                Class::Throttled(length) => length + grow(1, 5),
+                Class::Refused | Class::Unauthorized => grow(30, 600),
+                Class::Gone | Class::Conflict | Class::NotYet => grow(1, 15),
+                Class::Unavailable | Class::Unclear => grow(1, 30),
+            },
+            Self::Kube(_) | Self::Sandbox(_) | Self::TimedOut => grow(1, 30),
+        }
+    }
+}
+
+/// Failures in a row by object UID.
+#[derive(Debug, Default)]
+pub(super) struct Failures(Mutex<HashMap<String, u32>>);
+
+impl Failures {
+    /// When to try again after this error.
+    pub(super) fn requeue(&self, uid: &str, error: &Error) -> Action {
+        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = failures.entry(uid.to_owned()).or_default();
+        let mut seed = DefaultHasher::new();
+        uid.hash(&mut seed);
+        let wait = error.requeue(*count, seed.finish());
+        if !error.is_conflict() {
+            *count += 1;
+        }
+        Action::requeue(wait)
+    }
+
+    pub(super) fn reset(&self, uid: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    }
+}

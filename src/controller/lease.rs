@@ -1,0 +1,377 @@
+//! Reconciles a `SandboxLease`: observe → decide → report → act, one external change at a time.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use kube::{Api, ResourceExt, runtime::controller::Action};
+
+use super::{
+    board::{Handle, Standing},
+    context::{Context, RECONCILE_LIMIT, reference},
+    error::Error,
+    observe::{Seen, observe, probe, workspace},
+};
+use crate::{
+    api::{
+        CommandGauges, LEASE_FINALIZER, LeaseCondition, SandboxLease, SandboxLeaseStatus, condition,
+        sandbox_label,
+    },
+    cluster::{finalizer, status},
+    daytona::{self, Class, NewSandbox, State, Toolbox},
+    plan::{
+        lease::{self as plan, Plan, Remote, Session, Step, Told},
+        queue,
+    },
+    shell::Workspace,
+};
+
+/// Minutes of idleness until Daytona stops a sandbox, minutes stopped until it archives it, and until it deletes it:
+/// what bounds the bill when this controller is gone for ever.
+const AUTO_STOP_MINUTES: i32 = 15;
+const AUTO_ARCHIVE_MINUTES: i32 = 60;
+const AUTO_DELETE_MINUTES: i32 = 10_080;
+
+/// Most steps in one reconcile; a lease needs about six from its creation to Ready.
+const STEPS: usize = 12;
+
+/// What a step led to.
+enum Next {
+    /// Decide again at once, with the object as it is now.
+    Now(SandboxLease),
+    /// Look again after this time.
+    After(Duration),
+    /// The object is gone.
+    Gone,
+}
+
+pub(super) async fn reconcile(lease: Arc<SandboxLease>, ctx: Arc<Context>) -> Result<Action, Error> {
+    let uid = lease.uid().unwrap_or_default();
+    let result = tokio::time::timeout(RECONCILE_LIMIT, steps((*lease).clone(), &ctx)).await;
+    let action = result.map_err(|_| Error::TimedOut)??;
+    ctx.failures.reset(&uid);
+    Ok(action)
+}
+
+pub(super) fn error_policy(lease: Arc<SandboxLease>, error: &Error, ctx: Arc<Context>) -> Action {
+    ctx.failures.requeue(&lease.uid().unwrap_or_default(), error)
+}
+
+async fn steps(mut lease: SandboxLease, ctx: &Context) -> Result<Action, Error> {
+    for _ in 0..STEPS {
+        match step(lease, ctx).await? {
+            Next::Now(next) => lease = next,
+            Next::After(wait) => return Ok(Action::requeue(wait)),
+            Next::Gone => return Ok(Action::await_change()),
+        }
+    }
+    Ok(Action::requeue(Duration::from_millis(100)))
+}
+
+async fn step(lease: SandboxLease, ctx: &Context) -> Result<Next, Error> {
+    let seen = observe(&lease, ctx).await;
+    let plan = plan::decide(&lease, &seen.observed, &ctx.config.intervals, ctx.now());
+    tracing::debug!(step = ?plan.step, "decided");
+    note_standing(&lease, &seen, ctx);
+    // What is intended is written before it is done.
+    let Some(lease) = report(lease, &plan.told, ctx).await? else {
+        return Ok(Next::Gone);
+    };
+    match act(&lease, &plan, &seen, ctx).await {
+        Ok(next) => Ok(next),
+        Err(Error::Daytona(error)) => {
+            let told = after_failure(&lease, plan, &error);
+            report(lease, &told, ctx).await?;
+            Err(error.into())
+        }
+        Err(Error::Sandbox(message)) => {
+            let mut told = plan.told;
+            told.sandbox_disobeys(&message);
+            report(lease, &told, ctx).await?;
+            Err(Error::Sandbox(message))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// What is told when a step failed.
+fn after_failure(lease: &SandboxLease, plan: Plan, error: &daytona::Error) -> Told {
+    let mut told = plan.told;
+    let leaving = lease.metadata.deletion_timestamp.is_some();
+    match (&plan.step, error.class) {
+        // Gone already: the next look proves it, or shows that its deletion failed.
+        (Step::DeleteSandbox(_), Class::Gone) => {}
+        (Step::DeleteSandbox(object), _) => told.blocked_by(error, &format!("sandbox {object}")),
+        _ if leaving => told.blocked_by(error, "the lease's session"),
+        // The name is taken: perhaps by our own call whose answer was lost. The next look tells.
+        (Step::CreateSandbox | Step::StartSandbox(_), Class::Conflict) => {}
+        _ => told.error(error),
+    }
+    told
+}
+
+async fn act(lease: &SandboxLease, plan: &Plan, seen: &Seen, ctx: &Context) -> Result<Next, Error> {
+    let api = api(lease, ctx);
+    let again = || Next::Now(lease.clone());
+    match &plan.step {
+        Step::Rest => return Ok(Next::After(plan.again)),
+        Step::Record => return Ok(again()),
+        Step::AddFinalizer => {
+            return Ok(finalizer::add(&api, lease, LEASE_FINALIZER)
+                .await?
+                .map_or(Next::Gone, Next::Now));
+        }
+        Step::RemoveFinalizer => {
+            finalizer::remove(&api, lease, LEASE_FINALIZER).await?;
+            ctx.board.forget(&lease.uid().unwrap_or_default());
+            ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any());
+            return Ok(Next::Gone);
+        }
+        _ => {}
+    }
+    let Some(client) = &seen.client else {
+        return Ok(Next::After(plan.again));
+    };
+    match &plan.step {
+        Step::CreateSandbox => {
+            // The object may come from a cache that is behind: a second sandbox is what must not happen.
+            let live = api.get_opt(&lease.name_any()).await?;
+            if live.as_ref().and_then(ResourceExt::resource_version) != lease.resource_version() {
+                return Ok(Next::After(Duration::from_millis(200)));
+            }
+            let made = client.create_sandbox(&new_sandbox(lease)).await?;
+            tracing::info!(sandbox = %made.id, "created the sandbox");
+            Ok(again())
+        }
+        Step::StartSandbox(id) => {
+            client.start_sandbox(id).await?;
+            Ok(Next::After(plan.again))
+        }
+        Step::DeleteSandbox(id) => {
+            client.delete_sandbox(id).await?;
+            // Often it is gone before the answer is here; then the next look is the last.
+            Ok(Next::After(Duration::from_millis(50)))
+        }
+        _ => match (seen.sandbox(), &plan.step) {
+            (Some(sandbox), step) => match Toolbox::of(client, sandbox) {
+                Ok(toolbox) => in_session(lease, step, &plan.told, &toolbox, sandbox, ctx).await,
+                Err(origin) => {
+                    let mut told = plan.told.clone();
+                    told.toolbox_not_allowed(&origin);
+                    report(lease.clone(), &told, ctx).await?;
+                    Ok(Next::After(ctx.config.intervals.idle))
+                }
+            },
+            (None, _) => Ok(Next::After(plan.again)),
+        },
+    }
+}
+
+/// The steps that go through the sandbox's toolbox.
+async fn in_session(
+    lease: &SandboxLease,
+    step: &Step,
+    told: &Told,
+    toolbox: &Toolbox,
+    sandbox: &daytona::Sandbox,
+    ctx: &Context,
+) -> Result<Next, Error> {
+    let Some(session) = lease.status.as_ref().and_then(|s| s.session.clone()) else {
+        return Ok(Next::Now(lease.clone()));
+    };
+    let mut told = told.clone();
+    match step {
+        Step::OpenSession => {
+            let (work, home) = directories(toolbox).await?;
+            told.directories(&work, &home);
+            let workspace = Workspace::new(&home, &work, &lease.uid().unwrap_or_default());
+            set_up(toolbox, &workspace).await?;
+            if session.generation > 1 {
+                toolbox
+                    .delete_session(&plan::session_id(lease, session.generation - 1))
+                    .await?;
+            }
+            match toolbox.create_session(&session.id).await {
+                Err(error) if error.class != Class::Conflict => return Err(error.into()),
+                _ => {}
+            }
+            match probe(toolbox, &workspace, &session.id).await {
+                Session::Listed => told.session_lives(ctx.now()),
+                Session::Unknown(error) => return Err(error.into()),
+                _ => {
+                    told.renew_session(lease, session.generation + 1);
+                    report(lease.clone(), &told, ctx).await?;
+                    return Err(Error::Sandbox(format!(
+                        "the shell of session {} does not answer; another is opened",
+                        session.id
+                    )));
+                }
+            }
+            serve(lease, &session, toolbox, workspace, sandbox, ctx);
+            tracing::info!(session = %session.id, "the session serves");
+        }
+        Step::ResumeSession => {
+            let workspace = workspace(lease);
+            set_up(toolbox, &workspace).await?;
+            serve(lease, &session, toolbox, workspace, sandbox, ctx);
+        }
+        Step::DeleteSession => {
+            toolbox.delete_session(&session.id).await?;
+            return Ok(Next::Now(lease.clone()));
+        }
+        _ => return Ok(Next::Now(lease.clone())),
+    }
+    let lease = report(lease.clone(), &told, ctx).await?;
+    Ok(lease.map_or(Next::Gone, Next::Now))
+}
+
+fn serve(
+    lease: &SandboxLease,
+    session: &crate::api::SessionStatus,
+    toolbox: &Toolbox,
+    workspace: Workspace,
+    sandbox: &daytona::Sandbox,
+    ctx: &Context,
+) {
+    ctx.board.serve(&lease.uid().unwrap_or_default(), |epoch| Handle {
+        toolbox: toolbox.clone(),
+        workspace,
+        sandbox: sandbox.id.clone(),
+        session: session.id.clone(),
+        generation: session.generation,
+        epoch,
+    });
+    ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any());
+}
+
+async fn set_up(toolbox: &Toolbox, workspace: &Workspace) -> Result<(), Error> {
+    let done = toolbox
+        .execute("set up the workspace", &workspace.set_up(), Duration::ZERO)
+        .await?;
+    if done.exit_code == 0 && done.result.contains(Workspace::SET_UP) {
+        return Ok(());
+    }
+    let said = crate::api::cut(&done.result, 200);
+    Err(Error::Sandbox(format!(
+        "its files could not be made (exit {}): {said}",
+        done.exit_code
+    )))
+}
+
+/// Daytona's work directory, else the user's home, else the one that Daytona's own images have.
+async fn directories(toolbox: &Toolbox) -> Result<(String, String), Error> {
+    let missing_is_none = |answer: Result<String, daytona::Error>| match answer {
+        Ok(dir) => Ok(Some(dir)),
+        Err(error) if error.class == Class::Gone => Ok(None),
+        Err(error) => Err(error),
+    };
+    let home = missing_is_none(toolbox.home_dir().await)?.unwrap_or_else(|| "/home/daytona".to_owned());
+    let work = missing_is_none(toolbox.work_dir().await)?.unwrap_or_else(|| home.clone());
+    Ok((work, home))
+}
+
+fn new_sandbox(lease: &SandboxLease) -> NewSandbox {
+    let labels = [
+        (sandbox_label::LEASE_UID, lease.uid().unwrap_or_default()),
+        (
+            sandbox_label::LEASE_NAMESPACE,
+            lease.namespace().unwrap_or_default(),
+        ),
+        (sandbox_label::LEASE_NAME, lease.name_any()),
+    ];
+    NewSandbox {
+        name: plan::sandbox_name(lease),
+        snapshot: lease.spec.sandbox.as_ref().and_then(|s| s.snapshot.clone()),
+        labels: labels
+            .into_iter()
+            .map(|(k, v)| (k.to_owned(), v))
+            .collect::<BTreeMap<_, _>>(),
+        auto_stop_interval: AUTO_STOP_MINUTES,
+        auto_archive_interval: AUTO_ARCHIVE_MINUTES,
+        auto_delete_interval: AUTO_DELETE_MINUTES,
+    }
+}
+
+/// Lets the commands know how the sandbox stands.
+fn note_standing(lease: &SandboxLease, seen: &Seen, ctx: &Context) {
+    let uid = lease.uid().unwrap_or_default();
+    let standing = match &seen.observed.remote {
+        Remote::Present(sandbox) if plan::is_ours(lease, sandbox) => match &sandbox.state {
+            State::Started if matches!(seen.observed.session, Session::Serving | Session::Unknown(_)) => {
+                return;
+            }
+            State::Started | State::Changing(_) | State::Unheard(_) => Standing::Unknown,
+            State::Stopped | State::Archived | State::Paused => Standing::Down,
+            State::Failed(_) | State::Destroyed(_) => Standing::Lost,
+        },
+        Remote::Absent { since } if *since >= ctx.config.intervals.absence => Standing::Lost,
+        // Not known: what was known last stands, and a call will tell.
+        Remote::Present(_)
+        | Remote::Absent { .. }
+        | Remote::Unknown(_)
+        | Remote::Unproven
+        | Remote::NotAsked => return,
+        Remote::FailedDeletion(_) => Standing::Lost,
+    };
+    let down = !matches!(standing, Standing::Unknown);
+    if ctx.board.put(&uid, standing) && down {
+        ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any());
+    }
+}
+
+fn api(lease: &SandboxLease, ctx: &Context) -> Api<SandboxLease> {
+    Api::namespaced(ctx.client.clone(), &lease.namespace().unwrap_or_default())
+}
+
+/// Writes the status if it changed, and an event if the reason of Ready changed. `None`: the lease is gone.
+async fn report(lease: SandboxLease, told: &Told, ctx: &Context) -> Result<Option<SandboxLease>, Error> {
+    let new = plan::status(&lease, told, gauges(&lease, ctx), ctx.now());
+    let old = lease.status.clone();
+    let Some(now) = status::apply(&api(&lease, ctx), &lease, old.as_ref(), &new).await? else {
+        return Ok(None);
+    };
+    if lease.finalizers().is_empty() && lease.metadata.deletion_timestamp.is_some() {
+        return Ok(Some(now));
+    }
+    let told_of = |status: &SandboxLeaseStatus, type_: LeaseCondition| {
+        condition(&status.conditions, type_.as_str())
+            .map(|c| (c.reason.clone(), c.message.clone(), c.status.clone()))
+    };
+    for type_ in [LeaseCondition::Ready, LeaseCondition::CleanupBlocked] {
+        let before = old
+            .as_ref()
+            .and_then(|s| told_of(s, type_))
+            .map(|(reason, ..)| reason);
+        if let Some((reason, message, truth)) = told_of(&new, type_)
+            && before.as_deref() != Some(&reason)
+        {
+            let stalled = condition(&new.conditions, LeaseCondition::Stalled.as_str()).is_some();
+            let warning = type_ == LeaseCondition::CleanupBlocked || (truth != "True" && stalled);
+            ctx.events
+                .publish(&reference(&now), warning, &reason, "Reconcile", &message)
+                .await;
+        }
+    }
+    Ok(Some(now))
+}
+
+fn gauges(lease: &SandboxLease, ctx: &Context) -> CommandGauges {
+    let uid = lease.uid();
+    let mut gauges = CommandGauges::default();
+    for command in ctx.commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any()) {
+        let status = command.status.clone().unwrap_or_default();
+        if status.lease_uid != uid {
+            continue;
+        }
+        let place = match (
+            queue::unfinished(&command),
+            queue::running(&command),
+            status.exit_code,
+        ) {
+            (_, true, _) => &mut gauges.running,
+            (true, false, _) => &mut gauges.queued,
+            (false, _, Some(0)) => &mut gauges.succeeded,
+            (false, _, _) => &mut gauges.failed,
+        };
+        *place += 1;
+    }
+    gauges
+}

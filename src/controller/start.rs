@@ -1,0 +1,181 @@
+//! Wires the two controllers to their watches.
+
+use std::{fmt::Debug, sync::Arc};
+
+use futures::{Stream, StreamExt, future, stream};
+use kube::{
+    Api, Client, Resource,
+    core::{DeserializeGuard, PartialObjectMeta},
+    runtime::{
+        Controller, PredicateConfig, WatchStreamExt,
+        controller::{self, Action},
+        predicates, reflector,
+        reflector::ObjectRef,
+        watcher::Event,
+    },
+};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::{
+    attempts::Attempts,
+    board::Board,
+    command,
+    context::Context,
+    error::{Error, Failures},
+    lease, watches,
+};
+use crate::{
+    api::{SandboxCommand, SandboxLease},
+    cluster::events::Events,
+    config::Config,
+    daytona::Clients,
+};
+
+/// Hints that may wait to be taken. One that finds no place is dropped, and costs one poll.
+const HINTS: usize = 16_384;
+/// Reconciles under way at once, of each kind.
+const CONCURRENCY: u16 = 64;
+
+/// What is watched.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    /// One namespace, or all.
+    pub namespace: Option<String>,
+}
+
+impl Scope {
+    fn api<K>(&self, client: &Client) -> Api<K>
+    where
+        K: Resource<Scope = kube::core::NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        match &self.namespace {
+            Some(namespace) => Api::namespaced(client.clone(), namespace),
+            None => Api::all(client.clone()),
+        }
+    }
+}
+
+/// Runs both controllers until `stop`, which lets reconciles that are under way end. Calls `listed` once the watches
+/// have listed what there is.
+pub async fn start(
+    client: Client,
+    config: Arc<Config>,
+    clients: Arc<Clients>,
+    scope: Scope,
+    listed: impl FnOnce() + Send,
+    stop: CancellationToken,
+) {
+    let (leases, lease_writer) = reflector::store();
+    let (commands, command_writer) = reflector::store();
+    let (lease_hints, lease_hinted) = mpsc::channel(HINTS);
+    let (command_hints, command_hinted) = mpsc::channel(HINTS);
+    let ctx = Arc::new(Context {
+        client: client.clone(),
+        config,
+        clients,
+        leases: leases.clone(),
+        commands: commands.clone(),
+        board: Board::default(),
+        attempts: Attempts::default(),
+        failures: Failures::default(),
+        events: Events::new(client.clone()),
+        lease_hints,
+        command_hints,
+        stop: stop.clone(),
+    });
+
+    let mut news = watches::LeaseNews::default();
+    let tap = Arc::clone(&ctx);
+    let lease_events = watches::reflected(scope.api::<DeserializeGuard<SandboxLease>>(&client), lease_writer)
+        .inspect(move |event| news.take(event, &tap));
+    let pending = watches::Pending::default();
+    let tap = Arc::clone(&ctx);
+    let command_events = watches::reflected(
+        scope.api::<DeserializeGuard<SandboxCommand>>(&client),
+        command_writer,
+    )
+    .inspect(move |event| watches::command_news(event, &pending, &tap));
+
+    let lease_controller = Controller::for_stream(changed(lease_events), leases.clone())
+        .with_config(controller::Config::default().concurrency(CONCURRENCY))
+        .reconcile_on(received(lease_hinted))
+        .graceful_shutdown_on(stop.clone().cancelled_owned())
+        .run(reconcile_lease, lease::error_policy, Arc::clone(&ctx))
+        .for_each(|result| future::ready(log(result)));
+    let command_controller = Controller::for_stream(changed(command_events), commands.clone())
+        .with_config(controller::Config::default().concurrency(CONCURRENCY))
+        .reconcile_on(received(command_hinted))
+        .graceful_shutdown_on(stop.clone().cancelled_owned())
+        .run(reconcile_command, command::error_policy, Arc::clone(&ctx))
+        .for_each(|result| future::ready(log(result)));
+
+    let ready = async {
+        if leases.wait_until_ready().await.is_ok() && commands.wait_until_ready().await.is_ok() {
+            tracing::info!(?scope, "watching");
+            listed();
+        }
+    };
+    let secrets = watches::secrets(scope.api::<PartialObjectMeta<_>>(&client), Arc::clone(&ctx));
+    tokio::join!(
+        lease_controller,
+        command_controller,
+        ready,
+        stop.run_until_cancelled(secrets)
+    );
+}
+
+/// The objects whose change can call for a decision. A change of status alone is our own doing.
+fn changed<K>(
+    events: impl Stream<Item = Event<K>> + Send + 'static,
+) -> impl Stream<Item = kube::runtime::watcher::Result<K>> + Send + 'static
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
+{
+    use kube::runtime::Predicate;
+    let changed = predicates::generation
+        .combine(predicates::finalizers)
+        .combine(predicates::annotations);
+    events
+        .map(Ok)
+        .touched_objects()
+        .predicate_filter(changed, PredicateConfig::default())
+}
+
+fn received<K>(mut hints: mpsc::Receiver<ObjectRef<K>>) -> impl Stream<Item = ObjectRef<K>> + Send + 'static
+where
+    K: Resource<DynamicType = ()> + Send + 'static,
+{
+    stream::poll_fn(move |cx| hints.poll_recv(cx))
+}
+
+async fn reconcile_lease(object: Arc<SandboxLease>, ctx: Arc<Context>) -> Result<Action, Error> {
+    let span = tracing::info_span!("lease", object = %ObjectRef::from_obj(&*object));
+    lease::reconcile(object, ctx).instrument(span).await
+}
+
+async fn reconcile_command(object: Arc<SandboxCommand>, ctx: Arc<Context>) -> Result<Action, Error> {
+    let span = tracing::info_span!("command", object = %ObjectRef::from_obj(&*object));
+    command::reconcile(object, ctx).instrument(span).await
+}
+
+fn log<K: Resource<DynamicType = ()>, E: std::error::Error>(
+    result: Result<(ObjectRef<K>, Action), controller::Error<Error, E>>,
+) {
+    match result {
+        Ok((object, action)) => tracing::debug!(%object, ?action, "reconciled"),
+        Err(controller::Error::ObjectNotFound(object)) => tracing::debug!(%object, "already gone"),
+        Err(controller::Error::ReconcilerFailed(error, object)) if error.is_conflict() => {
+            tracing::debug!(%object, "it changed meanwhile; looking again");
+        }
+        Err(controller::Error::ReconcilerFailed(error, object)) => {
+            tracing::warn!(%object, %error, "the reconcile failed")
+        }
+        Err(error) => tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            "the controller met an error"
+        ),
+    }
+}

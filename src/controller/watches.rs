@@ -1,0 +1,181 @@
+//! The watches: pruned, decoded with care, reflected into a store, and turned into triggers.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Debug,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::core::v1::Secret;
+use kube::{
+    Api, Resource, ResourceExt,
+    core::{DeserializeGuard, PartialObjectMeta},
+    runtime::{
+        WatchStreamExt,
+        reflector::{ObjectRef, store::Writer},
+        watcher::{self, Event},
+    },
+};
+use serde::de::DeserializeOwned;
+
+use super::context::Context;
+use crate::{
+    api::{LeaseCondition, SandboxCommand, SandboxLease, condition},
+    plan::queue,
+};
+
+/// Longest pause before a failed watch is tried again.
+const WATCH_BACKOFF: Duration = Duration::from_secs(10);
+
+/// Changes of one kind, already in the store when they come out. One object that cannot be read is left out and told;
+/// it must not stop the others.
+pub(super) fn reflected<K>(
+    api: Api<DeserializeGuard<K>>,
+    writer: Writer<K>,
+) -> impl Stream<Item = Event<K>> + Send
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    watcher::watcher(api, watcher::Config::default().any_semantic())
+        .backoff(backoff())
+        .filter_map(|event| std::future::ready(readable(event).transpose()))
+        .modify(|object: &mut K| object.managed_fields_mut().clear())
+        .reflect(writer)
+        .filter_map(|event| {
+            if let Err(error) = &event {
+                tracing::warn!(%error, kind = %K::kind(&()), "the watch failed; it is started again");
+            }
+            std::future::ready(event.ok())
+        })
+}
+
+fn backoff() -> watcher::ExponentialBackoff {
+    let growing = backon::ExponentialBuilder::default()
+        .with_max_delay(WATCH_BACKOFF)
+        .without_max_times()
+        .with_jitter();
+    watcher::ExponentialBackoff::from(growing)
+}
+
+fn readable<K: Debug>(event: watcher::Result<Event<DeserializeGuard<K>>>) -> watcher::Result<Option<Event<K>>>
+where
+    K: Resource<DynamicType = ()>,
+{
+    let decode = |guard: DeserializeGuard<K>| {
+        guard.0.inspect_err(|error| tracing::error!(%error, kind = %K::kind(&()), "an object cannot be read; it is left alone")).ok()
+    };
+    Ok(match event? {
+        Event::Init => Some(Event::Init),
+        Event::InitDone => Some(Event::InitDone),
+        Event::InitApply(guard) => decode(guard).map(Event::InitApply),
+        Event::Apply(guard) => decode(guard).map(Event::Apply),
+        Event::Delete(guard) => decode(guard).map(Event::Delete),
+    })
+}
+
+/// Asks for a look at every lease whose Secret changed. Only metadata is watched; the value is read when it is needed.
+pub(super) async fn secrets(api: Api<PartialObjectMeta<Secret>>, ctx: Arc<Context>) {
+    let mut events =
+        std::pin::pin!(watcher::watcher(api, watcher::Config::default().any_semantic()).backoff(backoff()));
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Apply(secret) | Event::Delete(secret)) => {
+                for lease in ctx.leases.state() {
+                    let named = lease
+                        .spec
+                        .connection
+                        .as_ref()
+                        .and_then(|c| c.api_key_secret_ref.as_ref());
+                    if named.is_some_and(|s| s.name == secret.name_any())
+                        && lease.namespace() == secret.namespace()
+                    {
+                        ctx.hint_lease(&lease.namespace().unwrap_or_default(), &lease.name_any());
+                    }
+                }
+            }
+            // Every lease is looked at when the controller starts.
+            Ok(Event::Init | Event::InitApply(_) | Event::InitDone) => {}
+            Err(error) => tracing::warn!(%error, kind = "Secret", "the watch failed; it is started again"),
+        }
+    }
+}
+
+/// Wakes commands when there is news of their lease.
+#[derive(Default)]
+pub(super) struct LeaseNews(HashMap<ObjectRef<SandboxLease>, u64>);
+
+impl LeaseNews {
+    pub(super) fn take(&mut self, event: &Event<SandboxLease>, ctx: &Context) {
+        let (lease, gone) = match event {
+            Event::Apply(lease) | Event::InitApply(lease) => (lease, false),
+            Event::Delete(lease) => (lease, true),
+            Event::Init | Event::InitDone => return,
+        };
+        let key = ObjectRef::from_obj(lease);
+        let ready = lease
+            .status
+            .as_ref()
+            .and_then(|s| condition(&s.conditions, LeaseCondition::Ready.as_str()));
+        let mut digest = DefaultHasher::new();
+        (gone, lease.uid(), lease.metadata.deletion_timestamp.is_some()).hash(&mut digest);
+        ready.map(|c| (&c.reason, &c.message)).hash(&mut digest);
+        let digest = digest.finish();
+        if gone {
+            self.0.remove(&key);
+        } else if self.0.insert(key, digest) == Some(digest) {
+            return;
+        }
+        ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any());
+    }
+}
+
+/// Wakes the next command when one has ended, and the lease when its gauges have changed.
+pub(super) fn command_news(event: &Event<SandboxCommand>, pending: &Pending, ctx: &Arc<Context>) {
+    let (command, gone) = match event {
+        Event::Apply(command) => (command, false),
+        Event::Delete(command) => (command, true),
+        Event::Init | Event::InitApply(_) | Event::InitDone => return,
+    };
+    let (namespace, lease) = (
+        command.namespace().unwrap_or_default(),
+        &command.spec.lease_ref.name,
+    );
+    if gone || !queue::unfinished(command) {
+        let mut waiting = ctx.commands_of(&namespace, lease);
+        waiting.retain(|c| queue::unfinished(c) && c.uid() != command.uid());
+        queue::sort(&mut waiting);
+        if let Some(next) = waiting.first() {
+            ctx.hint_command(next);
+        }
+    }
+    pending.hint_lease_later(&namespace, lease, ctx);
+}
+
+/// Leases that will be looked at for their gauges, so that a hundred commands cost one look.
+#[derive(Clone, Default)]
+pub(super) struct Pending(Arc<Mutex<HashSet<(String, String)>>>);
+
+impl Pending {
+    fn hint_lease_later(&self, namespace: &str, name: &str, ctx: &Arc<Context>) {
+        let key = (namespace.to_owned(), name.to_owned());
+        let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !pending.insert(key.clone()) {
+            return;
+        }
+        let (this, ctx) = (self.clone(), Arc::clone(ctx));
+        tokio::spawn(async move {
+            let stop = ctx.stop.clone();
+            if stop
+                .run_until_cancelled(tokio::time::sleep(ctx.config.gauges))
+                .await
+                .is_some()
+            {
+                this.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+                ctx.hint_lease(&key.0, &key.1);
+            }
+        });
+    }
+}

@@ -1,0 +1,547 @@
+//! One command: what to do next. The checks stand in the order in which they take effect.
+
+use std::time::Duration;
+
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::Time,
+    jiff::{SignedDuration, Timestamp},
+};
+use kube::ResourceExt;
+
+use super::{
+    outcome::{Outcome, duration_text, shown},
+    queue,
+};
+use crate::{
+    api::{
+        COMMAND_FINALIZER, CommandCondition as Type, CommandReason as Reason, CommandState, SandboxCommand,
+        SandboxCommandStatus, Truth, remove_condition, set_condition,
+    },
+    shell::{Answer, last_line},
+};
+
+/// Seconds between TERM and KILL.
+pub const GRACE_SECONDS: u64 = 10;
+/// Only so many places in the queue are told.
+const TOLD_POSITIONS: usize = 10;
+
+/// The lease that a command names, as far as it matters to the command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lease {
+    /// There is none of that name.
+    Missing,
+    /// It is being deleted.
+    Terminating {
+        /// Its UID.
+        uid: String,
+        /// Its sandbox.
+        sandbox: Sandbox,
+    },
+    /// It is there.
+    Present {
+        /// Its UID.
+        uid: String,
+        /// Its sandbox.
+        sandbox: Sandbox,
+        /// Reason and message of its Ready condition, for the command's own message.
+        says: String,
+    },
+}
+
+/// What is known of the lease's sandbox, by the controller's own observation since it started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sandbox {
+    /// Not looked at yet, or nobody answers.
+    Unknown,
+    /// It does not run; nothing runs in it.
+    Down,
+    /// It is gone, or failed for good: nothing will ever run in it again.
+    Lost,
+    /// It runs, and its session takes commands.
+    Up {
+        /// Its id.
+        id: String,
+        /// The session's id.
+        session: String,
+        /// The session's generation.
+        generation: i64,
+        /// Grows whenever the session was looked at anew.
+        epoch: u64,
+    },
+}
+
+/// What is known of an attempt that was sent, or may have been.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// The last answer about it since the controller started.
+    pub answer: Option<Answer>,
+    /// The epoch of the session that this controller last sent it to.
+    pub epoch: Option<u64>,
+    /// Daytona's id of the command, where it told it.
+    pub command_id: Option<String>,
+    /// This controller recorded the intent to send it, and has not sent it yet.
+    pub fresh: bool,
+}
+
+/// What is known when a decision is made.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// The lease of that name.
+    pub lease: Lease,
+    /// How many commands have their turn before this one.
+    pub ahead: usize,
+    /// What is known of the attempt.
+    pub sent: Sent,
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Nothing, until something changes.
+    Rest,
+    /// Nothing but look again after this time.
+    Look(Duration),
+    /// Put the finalizer on.
+    AddFinalizer,
+    /// Take the finalizer off.
+    RemoveFinalizer,
+    /// Write this status, then decide again (at once, if told so).
+    Record(Box<SandboxCommandStatus>, Again),
+    /// Feed the recorded attempt into the session of this epoch.
+    Submit {
+        /// The session's epoch.
+        epoch: u64,
+    },
+    /// Have somebody wait for the attempt's end.
+    Wait,
+    /// Make sure that the attempt does not run.
+    Kill,
+    /// The session does not take commands although it should: have the lease look at it.
+    Suspect,
+}
+
+/// When to decide again after a status was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// At once.
+    AtOnce,
+    /// After this time, if nothing happens before.
+    After(Duration),
+}
+
+/// How often a waiting command looks again by itself; events come first.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Decides what to do next about a command.
+#[must_use]
+pub fn decide(command: &SandboxCommand, observed: &Observed, now: Timestamp) -> Step {
+    let status = command.status.clone().unwrap_or_default();
+    let ours = command.finalizers().iter().any(|f| f == COMMAND_FINALIZER);
+    let deleted = command.metadata.deletion_timestamp.is_some();
+    match status.state {
+        _ if deleted && !ours => Step::Rest,
+        Some(CommandState::Finished) => finished(command, &status, ours),
+        Some(CommandState::Running) => run(command, &status, observed, deleted, now),
+        // Never sent: the intent to send is recorded before.
+        _ if deleted => Step::RemoveFinalizer,
+        _ => queued(command, &status, observed, ours, now),
+    }
+}
+
+fn finished(command: &SandboxCommand, status: &SandboxCommandStatus, ours: bool) -> Step {
+    if ours {
+        return Step::RemoveFinalizer;
+    }
+    // Nothing of the outcome changes any more, but it is told for which generation it holds.
+    let generation = command.metadata.generation;
+    if status.observed_generation == generation {
+        return Step::Rest;
+    }
+    let mut status = status.clone();
+    status.observed_generation = generation;
+    for condition in &mut status.conditions {
+        condition.observed_generation = generation;
+    }
+    Step::Record(Box::new(status), Again::AtOnce)
+}
+
+fn queued(
+    command: &SandboxCommand,
+    old: &SandboxCommandStatus,
+    observed: &Observed,
+    ours: bool,
+    now: Timestamp,
+) -> Step {
+    let mut status = old.clone();
+    status.state = Some(CommandState::Queued);
+    status.accepted_time = status.accepted_time.or_else(|| Some(Time(now)));
+    status.sequence = status.sequence.or_else(|| queue::sequence(command));
+    status.queue_position =
+        (observed.ahead < TOLD_POSITIONS).then(|| i32::try_from(observed.ahead + 1).unwrap_or(i32::MAX));
+
+    let bound = status.lease_uid.clone();
+    let ended = || {
+        Outcome::without_result(
+            Reason::LeaseEnded,
+            "the lease ended before it was this command's turn; it never ran",
+        )
+    };
+    let (reason, message) = match &observed.lease {
+        Lease::Missing if bound.is_some() => return finish(command, &status, &ended(), now),
+        Lease::Present { uid, .. } | Lease::Terminating { uid, .. }
+            if bound.as_ref().is_some_and(|b| b != uid) =>
+        {
+            return finish(command, &status, &ended(), now);
+        }
+        Lease::Terminating { .. } if bound.is_some() => return finish(command, &status, &ended(), now),
+        Lease::Missing => {
+            let name = &command.spec.lease_ref.name;
+            (
+                Reason::LeaseNotFound,
+                format!("waiting for a SandboxLease named {name:?} in this namespace"),
+            )
+        }
+        Lease::Terminating { .. } => (
+            Reason::LeaseTerminating,
+            "the lease of that name is being deleted; waiting for the next one".to_owned(),
+        ),
+        Lease::Present { uid, sandbox, says } => {
+            status.lease_uid = Some(uid.clone());
+            match sandbox {
+                _ if observed.ahead > 0 => (
+                    Reason::Queued,
+                    "waiting for the commands that were accepted before it".to_owned(),
+                ),
+                Sandbox::Up {
+                    id,
+                    session,
+                    generation,
+                    ..
+                } => {
+                    if !ours {
+                        return Step::AddFinalizer;
+                    }
+                    status.state = Some(CommandState::Running);
+                    status.queue_position = None;
+                    status.attempts = Some(status.attempts.unwrap_or(0) + 1);
+                    status.sandbox_id = Some(id.clone());
+                    status.session_id = Some(session.clone());
+                    status.session_generation = Some(*generation);
+                    status.start_time = Some(Time(now));
+                    set(
+                        &mut status,
+                        command,
+                        Type::Started,
+                        true.into(),
+                        Reason::Running,
+                        "sent to the lease's session",
+                        now,
+                    );
+                    progress(
+                        &mut status,
+                        command,
+                        Reason::Running,
+                        "running in the lease's session",
+                        now,
+                    );
+                    return Step::Record(Box::new(status), Again::AtOnce);
+                }
+                Sandbox::Unknown | Sandbox::Down | Sandbox::Lost => {
+                    (Reason::WaitingForLease, format!("waiting for the lease: {says}"))
+                }
+            }
+        }
+    };
+    if status.conditions.is_empty() {
+        set(
+            &mut status,
+            command,
+            Type::Started,
+            Truth::False,
+            reason,
+            "not sent yet",
+            now,
+        );
+    }
+    progress(&mut status, command, reason, &message, now);
+    let look = if observed.ahead < TOLD_POSITIONS {
+        LOOK
+    } else {
+        6 * LOOK
+    };
+    if status == *old {
+        Step::Look(look)
+    } else {
+        Step::Record(Box::new(status), Again::After(look))
+    }
+}
+
+fn run(
+    command: &SandboxCommand,
+    status: &SandboxCommandStatus,
+    observed: &Observed,
+    deleted: bool,
+    now: Timestamp,
+) -> Step {
+    let bound = status.lease_uid.as_deref().unwrap_or_default();
+    let (sandbox, lease_ends) = match &observed.lease {
+        Lease::Present { uid, sandbox, .. } if uid == bound => (sandbox, false),
+        Lease::Terminating { uid, sandbox } if uid == bound => (sandbox, true),
+        // The lease is gone, and a lease goes only after its sandbox.
+        Lease::Missing | Lease::Present { .. } | Lease::Terminating { .. } => (&Sandbox::Lost, true),
+    };
+    let due = due(command, status);
+    let overdue = due.is_some_and(|due| now >= due);
+    let stop = deleted || lease_ends || overdue;
+    let why = if deleted {
+        (Reason::Cancelled, "it was deleted while it ran".to_owned())
+    } else if lease_ends {
+        (Reason::LeaseEnded, "the lease ended while it ran".to_owned())
+    } else {
+        let seconds = command.spec.timeout_seconds;
+        (
+            Reason::TimedOut,
+            format!("ended after timeoutSeconds ({seconds}): TERM, then KILL for what was left"),
+        )
+    };
+    let finish = |outcome: Outcome| {
+        let command_id = observed
+            .sent
+            .command_id
+            .clone()
+            .or_else(|| status.command_id.clone());
+        finish(
+            command,
+            &SandboxCommandStatus {
+                command_id,
+                ..status.clone()
+            },
+            &outcome,
+            now,
+        )
+    };
+    match (&observed.sent.answer, sandbox) {
+        (
+            Some(Answer::Done {
+                code,
+                milliseconds,
+                how,
+                streams,
+                killed,
+            }),
+            _,
+        ) => {
+            let outcome = Outcome::ended(*code, *milliseconds, *how, streams.clone());
+            finish(if *killed && stop {
+                outcome.because(why.0, why.1)
+            } else {
+                outcome
+            })
+        }
+        (Some(Answer::Died(streams)), _) => {
+            let lost = Outcome::without_result(
+                Reason::SessionLost,
+                "its shell ended without telling an exit code (killed, or the sandbox was stopped)",
+            );
+            let outcome = if stop { lost.because(why.0, why.1) } else { lost };
+            finish(Outcome {
+                streams: Some(streams.clone()),
+                ..outcome
+            })
+        }
+        (Some(Answer::Fenced), _) => {
+            let message = format!("{}; it had not begun and never will", why.1);
+            finish(Outcome::without_result(why.0, message))
+        }
+        (Some(Answer::Lost | Answer::Cleared), _) => finish(Outcome::without_result(
+            Reason::OutcomeUnknown,
+            "the controller's files in the sandbox were removed: whether and how it ended cannot be known; it is not sent again",
+        )),
+        (_, Sandbox::Lost) if lease_ends => finish(Outcome::without_result(
+            why.0,
+            format!("{}; its exit code is not known", why.1),
+        )),
+        (_, Sandbox::Lost) => finish(Outcome::without_result(
+            Reason::SandboxLost,
+            "the sandbox is gone or failed; its exit code is not known",
+        )),
+        (_, Sandbox::Down) if stop => finish(Outcome::without_result(
+            why.0,
+            format!("{}; the sandbox had stopped, its exit code is not known", why.1),
+        )),
+        (_, Sandbox::Unknown | Sandbox::Down) => Step::Look(LOOK),
+        (_, Sandbox::Up { .. }) if stop => Step::Kill,
+        (
+            Some(Answer::Unseen),
+            Sandbox::Up {
+                session,
+                generation,
+                epoch,
+                ..
+            },
+        ) => {
+            if observed.sent.epoch == Some(*epoch) {
+                return Step::Suspect;
+            }
+            if status.session_id.as_deref() == Some(session) {
+                return Step::Submit { epoch: *epoch };
+            }
+            // Certain not to have started in the old session; the guard keeps a late copy from running twice.
+            let mut status = status.clone();
+            status.session_id = Some(session.clone());
+            status.session_generation = Some(*generation);
+            Step::Record(Box::new(status), Again::AtOnce)
+        }
+        (None, Sandbox::Up { epoch, .. }) if observed.sent.fresh => Step::Submit { epoch: *epoch },
+        // Recorded by an earlier controller: it may have been sent. Look before sending.
+        (Some(Answer::Running | Answer::Survivors) | None, Sandbox::Up { .. }) => Step::Wait,
+    }
+}
+
+/// When the running time is over.
+#[must_use]
+pub fn due(command: &SandboxCommand, status: &SandboxCommandStatus) -> Option<Timestamp> {
+    let started = status.start_time.as_ref()?.0;
+    started
+        .checked_add(SignedDuration::from_secs(command.spec.timeout_seconds.into()))
+        .ok()
+}
+
+fn finish(
+    command: &SandboxCommand,
+    status: &SandboxCommandStatus,
+    outcome: &Outcome,
+    now: Timestamp,
+) -> Step {
+    let mut status = status.clone();
+    let succeeded = outcome.reason == Reason::Succeeded;
+    status.state = Some(CommandState::Finished);
+    status.queue_position = None;
+    status.exit_code = outcome.exit_code;
+    status.completion_time = Some(Time(now));
+    status.duration_milliseconds = outcome.milliseconds;
+    status.duration = outcome.milliseconds.map(duration_text);
+    if let Some(streams) = &outcome.streams {
+        let (stdout, stderr) = (shown(&streams.stdout), shown(&streams.stderr));
+        status.last_line = last_line(&stdout.tail).or_else(|| last_line(&stderr.tail));
+        (status.stdout, status.stderr) = (Some(stdout), Some(stderr));
+    }
+    status.observed_generation = command.metadata.generation;
+    let message = outcome.message.as_str();
+    if status.start_time.is_none() {
+        set(
+            &mut status,
+            command,
+            Type::Started,
+            Truth::False,
+            outcome.reason,
+            message,
+            now,
+        );
+    }
+    set(
+        &mut status,
+        command,
+        Type::Finished,
+        Truth::True,
+        outcome.reason,
+        message,
+        now,
+    );
+    set(
+        &mut status,
+        command,
+        Type::Succeeded,
+        succeeded.into(),
+        outcome.reason,
+        message,
+        now,
+    );
+    set(
+        &mut status,
+        command,
+        Type::Ready,
+        succeeded.into(),
+        outcome.reason,
+        message,
+        now,
+    );
+    remove_condition(&mut status.conditions, Type::Reconciling.as_str());
+    if succeeded {
+        remove_condition(&mut status.conditions, Type::Stalled.as_str());
+    } else {
+        set(
+            &mut status,
+            command,
+            Type::Stalled,
+            Truth::True,
+            outcome.reason,
+            message,
+            now,
+        );
+    }
+    for condition in &mut status.conditions {
+        condition.observed_generation = command.metadata.generation;
+    }
+    Step::Record(Box::new(status), Again::AtOnce)
+}
+
+/// The conditions of a command that is on its way.
+fn progress(
+    status: &mut SandboxCommandStatus,
+    command: &SandboxCommand,
+    reason: Reason,
+    message: &str,
+    now: Timestamp,
+) {
+    status.observed_generation = command.metadata.generation;
+    set(
+        status,
+        command,
+        Type::Finished,
+        Truth::False,
+        reason,
+        message,
+        now,
+    );
+    set(
+        status,
+        command,
+        Type::Succeeded,
+        Truth::Unknown,
+        reason,
+        message,
+        now,
+    );
+    set(status, command, Type::Ready, Truth::False, reason, message, now);
+    set(
+        status,
+        command,
+        Type::Reconciling,
+        Truth::True,
+        reason,
+        message,
+        now,
+    );
+}
+
+fn set(
+    status: &mut SandboxCommandStatus,
+    command: &SandboxCommand,
+    type_: Type,
+    truth: Truth,
+    reason: Reason,
+    message: &str,
+    now: Timestamp,
+) {
+    let generation = command.metadata.generation;
+    set_condition(
+        &mut status.conditions,
+        type_.as_str(),
+        truth,
+        reason.as_str(),
+        message,
+        generation,
+        now,
+    );
+}

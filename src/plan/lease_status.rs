@@ -1,0 +1,344 @@
+//! What a lease's status says, built up while a decision is made.
+
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+
+use super::lease::{Credentials, Observed, Remote, refusal, sandbox_name, session_id};
+use kube::ResourceExt;
+
+use crate::{
+    api::{
+        CommandGauges, ConnectionStatus, LeaseCondition as Type, LeaseReason as Reason, REQUESTED_AT,
+        SandboxLease, SandboxLeaseStatus, SandboxStatus, SessionStatus, Truth, condition, cut,
+        remove_condition, set_condition,
+    },
+    daytona::{Class, Error, Sandbox},
+};
+
+/// What a decision has to tell; becomes the status.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told {
+    connection: Option<ConnectionStatus>,
+    sandbox: Option<SandboxStatus>,
+    session: Option<SessionStatus>,
+    ready: Option<(Truth, Reason, String)>,
+    credentials: Option<(Truth, Reason, String)>,
+    sandbox_ready: Option<(Truth, Reason, String)>,
+    session_ready: Option<(Truth, Reason, String)>,
+    stalled: bool,
+    blocked: Option<(Reason, String)>,
+}
+
+impl Told {
+    /// Starts from what is recorded and what was observed.
+    pub(super) fn new(lease: &SandboxLease, observed: &Observed) -> Self {
+        let recorded = lease.status.clone().unwrap_or_default();
+        let mut connection = recorded.connection;
+        let mut credentials = None;
+        if let Credentials::Usable { fingerprint, .. } = &observed.credentials
+            && matches!(
+                observed.remote,
+                Remote::Present(_) | Remote::Absent { .. } | Remote::FailedDeletion(_)
+            )
+        {
+            credentials = Some((Truth::True, Reason::Ready, "Daytona accepts the key".to_owned()));
+            // The key has just reached the sandbox (or proved its organisation): from now on it is the known one.
+            if let Some(connection) = &mut connection {
+                connection.key_fingerprint.clone_from(fingerprint);
+            }
+        }
+        Self {
+            connection,
+            sandbox: recorded.sandbox,
+            session: recorded.session,
+            ready: None,
+            credentials,
+            sandbox_ready: None,
+            session_ready: None,
+            stalled: false,
+            blocked: None,
+        }
+    }
+
+    /// Everything is as the spec asks.
+    pub(super) fn ready(&mut self, reason: Reason, message: &str) {
+        let truth = |up: bool| if up { Truth::True } else { Truth::False };
+        let awake = reason == Reason::Ready;
+        self.ready = Some((Truth::True, reason, message.to_owned()));
+        self.sandbox_ready = Some((truth(awake), reason, message.to_owned()));
+        self.session_ready = Some((truth(awake), reason, message.to_owned()));
+    }
+
+    /// Not ready, and tried again in silence: what the last try said stands until this one says something.
+    pub(super) fn retrying(&mut self, lease: &SandboxLease, reason: Reason, message: &str) {
+        if !refused(lease) {
+            self.waiting(reason, message);
+        }
+    }
+
+    /// Not ready yet, and going on by itself.
+    pub(super) fn waiting(&mut self, reason: Reason, message: &str) {
+        self.ready = Some((Truth::False, reason, message.to_owned()));
+    }
+
+    /// Not ready, and nothing happens until a person or Daytona changes something.
+    pub(super) fn failed(&mut self, reason: Reason, message: &str) {
+        self.waiting(reason, message);
+        self.sandbox_ready = Some((Truth::False, reason, message.to_owned()));
+        self.session_ready = Some((Truth::False, reason, message.to_owned()));
+        self.stalled = true;
+    }
+
+    /// The key is the problem.
+    pub(super) fn credentials(&mut self, reason: Reason, message: &str) {
+        self.waiting(reason, message);
+        self.credentials = Some((Truth::False, reason, message.to_owned()));
+        self.stalled = true;
+    }
+
+    /// A call failed.
+    pub fn error(&mut self, error: &Error) {
+        let text = error.to_string();
+        match error.class {
+            Class::Unauthorized => {
+                self.credentials(
+                    Reason::Unauthorized,
+                    &format!("{text}; put a valid key into the Secret"),
+                );
+            }
+            Class::Throttled(_) => self.waiting(Reason::ApiThrottled, &text),
+            Class::Refused if error.operation == "create the sandbox" => {
+                let (reason, message) = refusal(error);
+                self.failed(reason, &message);
+            }
+            Class::Gone | Class::Conflict | Class::NotYet => self.waiting(Reason::Provisioning, &text),
+            Class::Refused => self.failed(Reason::InvalidSpec, &text),
+            Class::Unavailable | Class::Unclear => self.waiting(Reason::ApiUnreachable, &text),
+        }
+    }
+
+    /// The sandbox runs, but does not do what it must for commands to run in it.
+    pub fn sandbox_disobeys(&mut self, message: &str) {
+        self.waiting(Reason::SandboxError, message);
+    }
+
+    /// Daytona names a host for the sandbox's toolbox that the key may not go to.
+    pub fn toolbox_not_allowed(&mut self, origin: &str) {
+        let message = format!(
+            "Daytona serves this sandbox's toolbox at {origin}, which the controller's allow-list does not name for this \
+             API; the cluster's administrator can add it: --allow-api-url URL={origin}"
+        );
+        self.failed(Reason::UrlNotAllowed, &message);
+    }
+
+    /// The lease is going.
+    pub(super) fn deleting(&mut self, message: &str) {
+        self.waiting(Reason::Deleting, message);
+        self.sandbox_ready = Some((Truth::False, Reason::Deleting, message.to_owned()));
+        self.session_ready = Some((Truth::False, Reason::Deleting, message.to_owned()));
+    }
+
+    /// The lease cannot go.
+    pub(super) fn blocked(&mut self, reason: Reason, message: &str) {
+        self.deleting(message);
+        self.blocked = Some((reason, message.to_owned()));
+    }
+
+    /// A call that the release needs failed.
+    pub fn blocked_by(&mut self, error: &Error, object: &str) {
+        let (reason, then) = match error.class {
+            Class::Unauthorized => (Reason::Unauthorized, "; put a valid key into the Secret"),
+            Class::Throttled(_) => (Reason::ApiThrottled, "; it is tried again"),
+            // Daytona is busy with it: no reason to call for help.
+            Class::Conflict => return self.deleting(&format!("{error} ({object}); it is tried again")),
+            _ => (
+                Reason::ApiUnreachable,
+                "; it is tried again until Daytona says that it is gone",
+            ),
+        };
+        self.blocked(reason, &format!("{error} ({object}){then}"));
+    }
+
+    /// Records the intent to create the sandbox: its name, and where.
+    pub(super) fn intend(&mut self, lease: &SandboxLease, observed: &Observed) {
+        self.sandbox = Some(SandboxStatus {
+            name: sandbox_name(lease),
+            ..SandboxStatus::default()
+        });
+        if let Credentials::Usable { api_url, fingerprint } = &observed.credentials {
+            self.connection = Some(ConnectionStatus {
+                api_url: api_url.clone(),
+                organization_id: None,
+                key_fingerprint: fingerprint.clone(),
+            });
+        }
+    }
+
+    /// What Daytona says of the sandbox.
+    pub(super) fn sandbox(&mut self, sandbox: &Sandbox) {
+        #[allow(clippy::cast_possible_truncation, reason = "a float cast saturates")]
+        let minutes = |m: Option<f64>| m.map(|m| m as i32);
+        let status = self.sandbox.get_or_insert_with(SandboxStatus::default);
+        status.id = Some(cut(&sandbox.id, 128));
+        if status.name.is_empty() {
+            status.name = cut(&sandbox.name, 256);
+        }
+        status.state = Some(cut(sandbox.state.as_str(), 64));
+        status.target = sandbox.target.as_deref().map(|t| cut(t, 128));
+        status.creation_time = sandbox
+            .created_at
+            .as_deref()
+            .and_then(|t| t.parse().ok())
+            .map(whole_seconds);
+        status.auto_stop_minutes = minutes(sandbox.auto_stop_interval);
+        status.auto_archive_minutes = minutes(sandbox.auto_archive_interval);
+        status.auto_delete_minutes = minutes(sandbox.auto_delete_interval);
+        if let (Some(connection), Some(organization)) = (&mut self.connection, &sandbox.organization_id) {
+            connection.organization_id = Some(cut(organization, 128));
+        }
+    }
+
+    /// The directories of the sandbox, once it was asked for them.
+    pub fn directories(&mut self, work_dir: &str, home_dir: &str) {
+        if let Some(sandbox) = &mut self.sandbox {
+            (sandbox.work_dir, sandbox.home_dir) = (Some(cut(work_dir, 1024)), Some(cut(home_dir, 1024)));
+        }
+    }
+
+    /// Records the intent to open a session of this generation.
+    pub fn renew_session(&mut self, lease: &SandboxLease, generation: i64) {
+        self.session = Some(SessionStatus {
+            id: session_id(lease, generation),
+            generation,
+            creation_time: None,
+        });
+    }
+
+    /// The session's shell has answered.
+    pub fn session_lives(&mut self, now: Timestamp) {
+        if let Some(session) = &mut self.session {
+            session.creation_time.get_or_insert(whole_seconds(now));
+        }
+        self.ready(Reason::Ready, "the sandbox runs and its session takes commands");
+    }
+
+    pub(super) fn session_lost(&mut self, message: &str) {
+        self.waiting(Reason::Restoring, message);
+        self.session_ready = Some((Truth::False, Reason::Restoring, message.to_owned()));
+    }
+
+    /// Proved: no session of ours is left.
+    pub(super) fn session_gone(&mut self) {
+        self.session = None;
+    }
+}
+
+/// Whether the last create call was refused for certain, by what the status says.
+#[must_use]
+pub fn refused(lease: &SandboxLease) -> bool {
+    let stalled = lease
+        .status
+        .as_ref()
+        .and_then(|s| condition(&s.conditions, Type::Stalled.as_str()));
+    let refusals = [
+        Reason::SnapshotNotFound,
+        Reason::QuotaExceeded,
+        Reason::InvalidSpec,
+    ];
+    stalled.is_some_and(|s| {
+        s.observed_generation == lease.metadata.generation && refusals.iter().any(|r| r.as_str() == s.reason)
+    })
+}
+
+fn whole_seconds(at: Timestamp) -> Time {
+    // k8s-openapi writes whole seconds: anything finer would never equal what is read back.
+    Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
+}
+
+/// The status that a lease is to have.
+#[must_use]
+pub fn status(
+    lease: &SandboxLease,
+    told: &Told,
+    gauges: CommandGauges,
+    now: Timestamp,
+) -> SandboxLeaseStatus {
+    let old = lease.status.clone().unwrap_or_default();
+    let generation = lease.metadata.generation;
+    let mut conditions = old.conditions;
+    let mut set = |type_: Type, what: &(Truth, Reason, String)| {
+        set_condition(
+            &mut conditions,
+            type_.as_str(),
+            what.0,
+            what.1.as_str(),
+            &what.2,
+            generation,
+            now,
+        );
+    };
+    if let Some(what) = &told.credentials {
+        set(Type::CredentialsValid, what);
+    }
+    if let Some(ready) = &told.ready {
+        set(Type::Ready, ready);
+        set(Type::SandboxReady, told.sandbox_ready.as_ref().unwrap_or(ready));
+        set(Type::SessionReady, told.session_ready.as_ref().unwrap_or(ready));
+        let (truth, reason, message) = ready;
+        let abnormal = |type_: Type, present: bool, reason: Reason, message: &str, all: &mut Vec<_>| {
+            if present {
+                set_condition(
+                    all,
+                    type_.as_str(),
+                    Truth::True,
+                    reason.as_str(),
+                    message,
+                    generation,
+                    now,
+                );
+            } else {
+                remove_condition(all, type_.as_str());
+            }
+        };
+        let stuck = told.stalled;
+        abnormal(Type::Stalled, stuck, *reason, message, &mut conditions);
+        abnormal(
+            Type::Reconciling,
+            *truth != Truth::True && !stuck,
+            *reason,
+            message,
+            &mut conditions,
+        );
+        let (why, text) = told.blocked.clone().unwrap_or((*reason, String::new()));
+        abnormal(
+            Type::CleanupBlocked,
+            told.blocked.is_some(),
+            why,
+            &text,
+            &mut conditions,
+        );
+    }
+    for condition in &mut conditions {
+        condition.observed_generation = generation;
+    }
+    SandboxLeaseStatus {
+        observed_generation: generation,
+        conditions,
+        mode: Some(
+            if lease.spec.use_sessions {
+                "Sessions"
+            } else {
+                "OneShot"
+            }
+            .to_owned(),
+        ),
+        connection: told.connection.clone(),
+        sandbox: told.sandbox.clone(),
+        session: told.session.clone(),
+        commands: Some(gauges),
+        last_handled_reconcile_at: lease
+            .annotations()
+            .get(REQUESTED_AT)
+            .map(|v| cut(v, 256))
+            .or(old.last_handled_reconcile_at),
+    }
+}

@@ -1,0 +1,9 @@
+//! Decisions. Pure: no async, no client, and the time is passed in. What is not known is a value of its own, and
+//! nothing is created, deleted or let go on the strength of it.
+
+pub mod backoff;
+pub mod command;
+pub mod lease;
+mod lease_status;
+pub mod outcome;
+pub mod queue;

@@ -1,0 +1,59 @@
+//! /livez and /readyz.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use axum::{Router, http::StatusCode, routing::get};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+/// How many scopes have not listed what there is.
+#[derive(Clone, Debug)]
+pub struct Readiness(Arc<AtomicUsize>);
+
+impl Readiness {
+    /// Not ready until [`Self::listed`] was called this often.
+    #[must_use]
+    pub fn after(scopes: usize) -> Self {
+        Self(Arc::new(AtomicUsize::new(scopes)))
+    }
+
+    /// One scope has listed what there is.
+    pub fn listed(&self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    fn is_ready(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 0
+    }
+}
+
+/// Serves until `stop`.
+///
+/// # Errors
+/// When the listener fails.
+pub async fn serve(
+    listener: TcpListener,
+    readiness: Readiness,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
+    let ready = move || {
+        let answer = if readiness.is_ready() {
+            (StatusCode::OK, "ok\n")
+        } else {
+            (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the watches have not listed their objects yet; are the CRDs installed?\n",
+            )
+        };
+        std::future::ready(answer)
+    };
+    let router = Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready));
+    axum::serve(listener, router)
+        .with_graceful_shutdown(stop.cancelled_owned())
+        .await
+}
