@@ -106,18 +106,11 @@ impl Session {
         self.room_in_the_queue().await?;
         let id = Uuid::new_v4().to_string();
         let dir = self.environment.inside(&self.dir.join(&id))?;
-        let dead = lock(&self.inside).dead;
-        if let Some(death) = dead {
+        if lock(&self.inside).dead.is_some() {
             // It is listed all the same.
             let command = Arc::new(Command::stillborn(dir, id.clone(), text, is_async)?);
             lock(&self.inside).commands.insert(id, Arc::clone(&command));
-            // zsh: something left over still holds the pipe, so nobody notices.
-            let unnoticed = self.environment.shell.kind == ShellKind::Zsh && death.in_async_command;
-            return if unnoticed {
-                Ok(command)
-            } else {
-                Err(ExecError::BrokenPipe)
-            };
+            return self.after_death(command);
         }
         let keep_nul = self.environment.shell.kind == ShellKind::Zsh;
         let command = Command::prepare(dir, id.clone(), text, is_async, keep_nul, &self.gone)?;
@@ -140,7 +133,28 @@ impl Session {
         };
         match written.await {
             Ok(()) => Ok(command),
-            Err(_) => Err(ExecError::BrokenPipe),
+            Err(_) => self.after_death(command),
+        }
+    }
+
+    /// zsh that ended in an asynchronous command: something left over still holds its pipe, so that
+    /// nobody notices, and what is submitted never runs.
+    fn after_death(&self, command: Arc<Command>) -> Result<Arc<Command>, ExecError> {
+        let inside = lock(&self.inside);
+        // It may be dead before its end was noted.
+        let last = || {
+            inside
+                .unfinished
+                .first()
+                .is_some_and(|first| first.is_async && first.id != command.id)
+        };
+        let in_async_command = inside.dead.map_or_else(last, |death| death.in_async_command);
+        let unnoticed = self.environment.shell.kind == ShellKind::Zsh && in_async_command;
+        drop(inside);
+        if unnoticed {
+            Ok(command)
+        } else {
+            Err(ExecError::BrokenPipe)
         }
     }
 
