@@ -53,7 +53,6 @@ names! {
     CommandReason {
         Queued, WaitingForLease, LeaseNotFound, LeaseTerminating, ApiUnreachable = "APIUnreachable", Running, Succeeded,
         NonZeroExit, Signalled, StartFailed, TimedOut, Cancelled, SessionLost, SandboxLost, LeaseEnded, OutcomeUnknown,
-        InvalidSpec,
     }
 }
 
@@ -161,6 +160,25 @@ mod tests {
         set_condition(&mut all, "Ready", Truth::True, "Ready", "c", Some(2), at(3));
         assert_eq!(all[0].last_transition_time.0, at(3));
         assert_eq!(all.len(), 1);
+    }
+
+    #[test]
+    fn every_name_is_explained() {
+        let page = include_str!("../../docs/api.md");
+        let lease = LeaseReason::ALL
+            .iter()
+            .map(|r| r.as_str())
+            .chain(LeaseCondition::ALL.iter().map(|t| t.as_str()));
+        let command = CommandReason::ALL
+            .iter()
+            .map(|r| r.as_str())
+            .chain(CommandCondition::ALL.iter().map(|t| t.as_str()));
+        for name in lease.chain(command) {
+            assert!(
+                page.contains(&format!("`{name}`")),
+                "docs/api.md does not explain {name}"
+            );
+        }
     }
 
     #[test]

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     api::{
-        COMMAND_FINALIZER, CommandCondition as Type, CommandReason as Reason, CommandState, SandboxCommand,
-        SandboxCommandStatus, Truth, remove_condition, set_condition,
+        COMMAND_FINALIZER, CommandCondition as Type, CommandReason as Reason, CommandState, LeaseReason,
+        SandboxCommand, SandboxCommandStatus, Truth, remove_condition, set_condition,
     },
     shell::{Answer, last_line},
 };
@@ -43,8 +43,10 @@ pub enum Lease {
         uid: String,
         /// Its sandbox.
         sandbox: Sandbox,
-        /// Reason and message of its Ready condition, for the command's own message.
-        says: String,
+        /// Reason of its Ready condition.
+        reason: String,
+        /// Message of its Ready condition.
+        message: String,
     },
 }
 
@@ -200,7 +202,12 @@ fn queued(
             Reason::LeaseTerminating,
             "the lease of that name is being deleted; waiting for the next one".to_owned(),
         ),
-        Lease::Present { uid, sandbox, says } => {
+        Lease::Present {
+            uid,
+            sandbox,
+            reason,
+            message,
+        } => {
             status.lease_uid = Some(uid.clone());
             match sandbox {
                 _ if observed.ahead > 0 => (
@@ -220,7 +227,13 @@ fn queued(
                     return start(command, status, now);
                 }
                 Sandbox::Unknown | Sandbox::Down | Sandbox::Lost => {
-                    (Reason::WaitingForLease, format!("waiting for the lease: {says}"))
+                    let outage = *reason == LeaseReason::ApiUnreachable.as_str();
+                    let waiting = if outage {
+                        Reason::ApiUnreachable
+                    } else {
+                        Reason::WaitingForLease
+                    };
+                    (waiting, format!("waiting for the lease ({reason}): {message}"))
                 }
             }
         }

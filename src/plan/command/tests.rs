@@ -61,7 +61,8 @@ fn present(sandbox: Sandbox) -> Lease {
     Lease::Present {
         uid: BOUND.to_owned(),
         sandbox,
-        says: "Ready: yes".to_owned(),
+        reason: "Ready".to_owned(),
+        message: "yes".to_owned(),
     }
 }
 
@@ -316,7 +317,8 @@ fn a_sandbox_that_is_gone_is_the_end() {
     let other = Lease::Present {
         uid: "another".to_owned(),
         sandbox: up("x", 1),
-        says: String::new(),
+        reason: String::new(),
+        message: String::new(),
     };
     ends(
         &decide(&running(), &seen(other.clone()), at(5)),
