@@ -106,11 +106,16 @@ fn lease_view(lease: &SandboxLease, ctx: &Context) -> Lease {
         .status
         .as_ref()
         .and_then(|s| condition(&s.conditions, LeaseCondition::Ready.as_str()));
-    let says = ready.map_or_else(
-        || "not looked at yet".to_owned(),
-        |c| format!("{}: {}", c.reason, c.message),
+    let (reason, message) = ready.map_or_else(
+        || ("new".to_owned(), "not looked at yet".to_owned()),
+        |c| (c.reason.clone(), c.message.clone()),
     );
-    Lease::Present { uid, sandbox, says }
+    Lease::Present {
+        uid,
+        sandbox,
+        reason,
+        message,
+    }
 }
 
 async fn act(command: SandboxCommand, step: Step, ctx: &Arc<Context>) -> Result<Next, Error> {
