@@ -3,7 +3,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use super::error::Error;
@@ -14,6 +14,20 @@ struct Entry {
     sent: Sent,
     waiting: bool,
     failure: Option<Error>,
+}
+
+/// Somebody waits for a command's end; nobody any more when this is dropped, however that comes about.
+pub(super) struct Waiting {
+    attempts: Arc<Attempts>,
+    command: String,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(entry) = self.attempts.entries().get_mut(&self.command) {
+            entry.waiting = false;
+        }
+    }
 }
 
 /// Entries by command UID.
@@ -54,17 +68,11 @@ impl Attempts {
     }
 
     pub(super) fn answered(&self, command: &str, answer: Answer) {
-        self.with(command, |entry| {
-            entry.sent.answer = Some(answer);
-            entry.waiting = false;
-        });
+        self.with(command, |entry| entry.sent.answer = Some(answer));
     }
 
     pub(super) fn failed(&self, command: &str, error: Error) {
-        self.with(command, |entry| {
-            entry.failure = Some(error);
-            entry.waiting = false;
-        });
+        self.with(command, |entry| entry.failure = Some(error));
     }
 
     /// Why the last wait failed; told once.
@@ -72,9 +80,13 @@ impl Attempts {
         self.entries().get_mut(command)?.failure.take()
     }
 
-    /// Takes the right to wait for its end. False when somebody waits already.
-    pub(super) fn begin_wait(&self, command: &str) -> bool {
-        self.with(command, |entry| !std::mem::replace(&mut entry.waiting, true))
+    /// Takes the right to wait for its end, given back on drop. `None`: somebody waits already.
+    pub(super) fn begin_wait(self: &Arc<Self>, command: &str) -> Option<Waiting> {
+        let taken = self.with(command, |entry| std::mem::replace(&mut entry.waiting, true));
+        (!taken).then(|| Waiting {
+            attempts: Arc::clone(self),
+            command: command.to_owned(),
+        })
     }
 
     pub(super) fn forget(&self, command: &str) {

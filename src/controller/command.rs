@@ -9,6 +9,7 @@ use kube::{
 use tracing::Instrument;
 
 use super::{
+    attempts::Waiting,
     board::Handle,
     context::{Context, RECONCILE_LIMIT, reference},
     error::Error,
@@ -50,7 +51,9 @@ pub(super) async fn reconcile(command: Arc<SandboxCommand>, ctx: Arc<Context>) -
 }
 
 pub(super) fn error_policy(command: &SandboxCommand, error: &Error, ctx: &Context) -> Action {
-    ctx.failures.requeue(&command.uid().unwrap_or_default(), error)
+    let leaving = command.metadata.deletion_timestamp.is_some();
+    ctx.failures
+        .requeue(&command.uid().unwrap_or_default(), leaving, error)
 }
 
 async fn steps(mut command: SandboxCommand, ctx: &Arc<Context>) -> Result<Action, Error> {
@@ -247,8 +250,8 @@ fn wait(command: &SandboxCommand, ctx: &Arc<Context>) -> Result<Next, Error> {
     let (Some(handle), Some(attempt)) = (handle(command, ctx), attempt(command)) else {
         return Ok(Next::After(Duration::from_secs(1)));
     };
-    if ctx.attempts.begin_wait(&uid) {
-        let task = await_end(command.clone(), handle, attempt, Arc::clone(ctx)).in_current_span();
+    if let Some(waiting) = ctx.attempts.begin_wait(&uid) {
+        let task = await_end(command.clone(), handle, attempt, waiting, Arc::clone(ctx)).in_current_span();
         let stop = ctx.stop.clone();
         tokio::spawn(async move { stop.run_until_cancelled(task).await });
     }
@@ -264,7 +267,13 @@ fn wait(command: &SandboxCommand, ctx: &Arc<Context>) -> Result<Next, Error> {
 
 /// Holds one call after another until the attempt has ended, then asks for a look. The hint carries nothing: what was
 /// answered is kept, and if it is lost, it is asked again.
-async fn await_end(command: SandboxCommand, handle: Arc<Handle>, attempt: Attempt, ctx: Arc<Context>) {
+async fn await_end(
+    command: SandboxCommand,
+    handle: Arc<Handle>,
+    attempt: Attempt,
+    waiting: Waiting,
+    ctx: Arc<Context>,
+) {
     let uid = command.uid().unwrap_or_default();
     let lease = lease_uid(&command).unwrap_or_default();
     loop {
@@ -295,6 +304,8 @@ async fn await_end(command: SandboxCommand, handle: Arc<Handle>, attempt: Attemp
             }
         }
     }
+    // Before the hint: whoever follows it may have to wait again.
+    drop(waiting);
     ctx.hint_command(&command);
 }
 

@@ -27,7 +27,7 @@ pub struct Context {
     pub(super) leases: Store<SandboxLease>,
     pub(super) commands: Store<SandboxCommand>,
     pub(super) board: Board,
-    pub(super) attempts: Attempts,
+    pub(super) attempts: Arc<Attempts>,
     pub(super) failures: Failures,
     pub(super) events: Events,
     pub(super) lease_hints: mpsc::Sender<ObjectRef<SandboxLease>>,

@@ -58,7 +58,9 @@ pub(super) async fn reconcile(lease: Arc<SandboxLease>, ctx: Arc<Context>) -> Re
 }
 
 pub(super) fn error_policy(lease: &SandboxLease, error: &Error, ctx: &Context) -> Action {
-    ctx.failures.requeue(&lease.uid().unwrap_or_default(), error)
+    let leaving = lease.metadata.deletion_timestamp.is_some();
+    ctx.failures
+        .requeue(&lease.uid().unwrap_or_default(), leaving, error)
 }
 
 async fn steps(mut lease: SandboxLease, ctx: &Context) -> Result<Action, Error> {

@@ -79,7 +79,7 @@ pub async fn start(
         leases: leases.clone(),
         commands: commands.clone(),
         board: Board::default(),
-        attempts: Attempts::default(),
+        attempts: Arc::new(Attempts::default()),
         failures: Failures::default(),
         events: Events::new(client.clone()),
         lease_hints,
