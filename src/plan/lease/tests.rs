@@ -8,10 +8,10 @@ use crate::api::{
 };
 
 const INTERVALS: Intervals = Intervals {
-    idle: Duration::from_secs(60),
+    idle: Duration::from_mins(1),
     busy: Duration::from_secs(1),
     absence: Duration::from_secs(10),
-    drain: Duration::from_secs(60),
+    drain: Duration::from_mins(1),
 };
 
 fn at(seconds: i64) -> Timestamp {
