@@ -2,6 +2,11 @@
 //! and nothing here shares a type with it: a shared type would be a shared mistake.
 
 pub mod binaries;
+pub mod cluster;
 pub mod control_plane;
+pub mod install;
+pub mod kubectl;
 pub mod local_daytona;
+pub mod programs;
 pub mod supervise;
+pub mod wait;

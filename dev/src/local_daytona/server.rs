@@ -1,0 +1,253 @@
+//! Connections, and what happens to every call before and after it is answered: the log, the faults,
+//! the path that a refusal names.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, Request};
+use axum::response::Response;
+use http_body_util::BodyExt;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::signal::unix::{SignalKind, signal};
+use tower::ServiceExt;
+use tracing::{debug, info};
+
+use super::calls::{Calls, Subject};
+use super::model::When;
+use super::problem::Problem;
+use super::rules::{End, Fault, Rules};
+use super::service::Service;
+use super::{Options, admin, control, processes, toolbox};
+
+const TICK: Duration = Duration::from_millis(100);
+const REAP_EVERY: u32 = 20;
+
+/// Why the local Daytona cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// It would be reachable from outside this machine.
+    #[error("refusing to listen on {0}: only loopback, for what it runs is not contained")]
+    NotLoopback(SocketAddr),
+    /// A file, a process or a socket.
+    #[error("{doing}: {source}")]
+    Io {
+        /// What was being done.
+        doing: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// The connection is closed without an answer.
+#[derive(Debug, thiserror::Error)]
+#[error("cut by a rule")]
+struct Cut;
+
+struct Gate {
+    service: Arc<Service>,
+    calls: Arc<Calls>,
+    rules: Arc<Rules>,
+    router: Router,
+}
+
+/// Serves until TERM, INT or, if asked, the end of stdin; ends all it started before it returns.
+pub async fn run(options: Options) -> Result<(), ServerError> {
+    if !options.listen.ip().is_loopback() {
+        return Err(ServerError::NotLoopback(options.listen));
+    }
+    let doing = |doing: String| move |source| ServerError::Io { doing, source };
+    let dir = directory(&options.dir).map_err(doing(format!("making {}", options.dir.display())))?;
+    let listener = TcpListener::bind(options.listen)
+        .await
+        .map_err(doing(format!("listening on {}", options.listen)))?;
+    let address = listener.local_addr().map_err(doing("listening".to_owned()))?;
+    let origin = format!("http://{address}");
+    let (ready_file, until_eof) = (options.ready_file.clone(), options.exit_on_stdin_eof);
+    let service = Service::new(options, &dir, origin.clone()).map_err(doing("starting".to_owned()))?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(doing("signals".to_owned()))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(doing("signals".to_owned()))?;
+    let gate = Arc::new(Gate::new(&service));
+    if let Some(file) = ready_file {
+        announce(&file, &format!("{origin}/api")).map_err(doing(format!("writing {}", file.display())))?;
+    }
+    info!(%origin, "serving");
+    tokio::select! {
+        () = accept(&listener, &gate) => {}
+        () = tick(&service) => {}
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        () = stdin_eof(), if until_eof => {}
+    }
+    processes::kill_everything().await;
+    Ok(())
+}
+
+impl Gate {
+    fn new(service: &Arc<Service>) -> Self {
+        let (calls, rules) = (Arc::new(Calls::default()), Arc::new(Rules::default()));
+        let router = control::router(service)
+            .merge(toolbox::router(service))
+            .merge(admin::router(service, &calls, &rules));
+        Self {
+            service: Arc::clone(service),
+            calls,
+            rules,
+            router,
+        }
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Result<Response, Cut> {
+        let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
+        self.service.evaluate();
+        if !path.starts_with("/api/") && !path.starts_with("/toolbox/") {
+            return Ok(self.apply(request, &method, &path, None).await);
+        }
+        let seq = self.calls.arrived(&method, &path, self.service.clock.now());
+        let (request, fault) = self.meet(request, &method, &path).await?;
+        if let Some(fault) = &fault {
+            self.calls.meddled(seq, fault.rule);
+        }
+        let response = match &fault {
+            None => self.apply(request, &method, &path, Some(seq)).await,
+            Some(fault) if fault.when == When::Before => match self.end(fault).await? {
+                Some(response) => response,
+                None => self.apply(request, &method, &path, Some(seq)).await,
+            },
+            Some(fault) => {
+                let applied = self.apply(request, &method, &path, Some(seq)).await;
+                self.end(fault).await?.unwrap_or(applied)
+            }
+        };
+        self.calls.answered(seq, response.status().as_u16());
+        Ok(response)
+    }
+
+    /// The rule that acts on this call. The body is read only for a rule that asks for it.
+    async fn meet(
+        &self,
+        request: Request<Body>,
+        method: &str,
+        path: &str,
+    ) -> Result<(Request<Body>, Option<Fault>), Cut> {
+        if !self.rules.need_body(method, path) {
+            return Ok((request, self.rules.meet(method, path, None)));
+        }
+        let (parts, body) = request.into_parts();
+        let bytes: Bytes = body.collect().await.map_err(|_| Cut)?.to_bytes();
+        let fault = self.rules.meet(method, path, Some(&bytes));
+        Ok((Request::from_parts(parts, Body::from(bytes)), fault))
+    }
+
+    async fn end(&self, fault: &Fault) -> Result<Option<Response>, Cut> {
+        match fault.end().await {
+            End::Pass => Ok(None),
+            End::Answer(response) => Ok(Some(response)),
+            End::Cut => Err(Cut),
+            // Ends when the caller leaves: its connection's future is dropped then.
+            End::Hang => std::future::pending().await,
+        }
+    }
+
+    async fn apply(&self, request: Request<Body>, method: &str, path: &str, seq: Option<u64>) -> Response {
+        let result: Result<Response, Infallible> = self.router.clone().oneshot(request).await;
+        let mut response = result.unwrap_or_else(|never| match never {});
+        if let (Some(seq), Some(subject)) = (seq, response.extensions().get::<Subject>()) {
+            self.calls.is_about(seq, subject);
+        }
+        if let Some(problem) = response.extensions().get::<Problem>() {
+            response = problem.respond(method, seen_path(problem, path), self.service.clock.now());
+        }
+        if path.starts_with("/api/") {
+            response
+                .headers_mut()
+                .insert("X-Daytona-Api-Version", HeaderValue::from_static("0.226.1"));
+        }
+        response
+    }
+}
+
+/// The daemon sees the path without what the proxy takes off.
+fn seen_path<'a>(problem: &Problem, path: &'a str) -> &'a str {
+    match problem {
+        Problem::Daemon(..) => path
+            .strip_prefix("/toolbox/")
+            .and_then(|rest| rest.find('/').and_then(|at| rest.get(at..)))
+            .unwrap_or(path),
+        _ => path,
+    }
+}
+
+async fn accept(listener: &TcpListener, gate: &Arc<Gate>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                tokio::spawn(serve(stream, Arc::clone(gate)));
+            }
+            // Out of file descriptors, for example: others may be given back.
+            Err(error) => {
+                debug!(%error, "cannot accept");
+                tokio::time::sleep(TICK).await;
+            }
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, gate: Arc<Gate>) {
+    let _ = stream.set_nodelay(true);
+    let answer = service_fn(move |request: Request<hyper::body::Incoming>| {
+        let gate = Arc::clone(&gate);
+        async move { gate.answer(request.map(Body::new)).await }
+    });
+    if let Err(error) = http1::Builder::new()
+        .serve_connection(TokioIo::new(stream), answer)
+        .await
+    {
+        debug!(%error, "connection ended");
+    }
+}
+
+/// Time passes without calls too.
+async fn tick(service: &Arc<Service>) {
+    let mut count = 0_u32;
+    loop {
+        tokio::time::sleep(TICK).await;
+        service.evaluate();
+        count = count.wrapping_add(1);
+        if count.is_multiple_of(REAP_EVERY) {
+            service.processes.reap();
+        }
+    }
+}
+
+/// In a thread of its own: the end of the process must not wait for a read that never returns.
+async fn stdin_eof() {
+    let (ended, end) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+        let _ = ended.send(());
+    });
+    let _ = end.await;
+}
+
+/// Real, because what lies below it is compared with real paths.
+fn directory(dir: &Path) -> io::Result<PathBuf> {
+    std::fs::create_dir_all(dir)?;
+    dir.canonicalize()
+}
+
+/// Whoever waits for the file must never read half of it.
+fn announce(file: &Path, url: &str) -> io::Result<()> {
+    let mut part = file.as_os_str().to_owned();
+    part.push(".part");
+    std::fs::write(&part, url)?;
+    std::fs::rename(part, file)
+}

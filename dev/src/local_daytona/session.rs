@@ -1,0 +1,299 @@
+//! A session: one real shell, fed through its stdin, strictly one command after the other.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::pipe;
+use tokio::process::{Child, ChildStdin};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::command::{Command, make_fifo};
+use super::environment::{Environment, ShellKind};
+use super::lock;
+use super::processes::{self, Process, Processes};
+
+/// So many commands may be unfinished before a submission waits: the pipe to the shell is full then.
+const LONGEST_QUEUE: usize = 32;
+
+/// Why a command was not accepted.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ExecError {
+    #[error("bad request: session cancelled")]
+    Cancelled,
+    #[error("failed to write command: write |1: broken pipe")]
+    BrokenPipe,
+    #[error("failed to prepare command: {0}")]
+    Prepare(#[from] io::Error),
+}
+
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) id: String,
+    dir: PathBuf,
+    kind: ShellKind,
+    shell: Process,
+    input: tokio::sync::Mutex<ChildStdin>,
+    inside: Mutex<Inside>,
+    /// Told when a command ends and when the shell does.
+    moved: Notify,
+    processes: Arc<Processes>,
+    /// Its deletion has begun.
+    pub(super) cancelled: CancellationToken,
+    /// Its deletion is done.
+    gone: CancellationToken,
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    commands: HashMap<String, Arc<Command>>,
+    /// Accepted and not finished, in order.
+    unfinished: Vec<Arc<Command>>,
+    dead: Option<Death>,
+}
+
+/// What the shell was running when it ended.
+#[derive(Debug, Clone, Copy)]
+struct Death {
+    in_async_command: bool,
+}
+
+impl Session {
+    pub(super) fn open(environment: &Environment, id: &str) -> io::Result<Arc<Self>> {
+        let dir = environment
+            .home
+            .join(".daytona/sessions")
+            .join(directory_name(id));
+        // A later session of the same name takes over what an earlier daemon left behind.
+        fs::create_dir_all(&dir)?;
+        let status_path = dir.join("status");
+        if !status_path.exists() {
+            make_fifo(&status_path)?;
+        }
+        let status = pipe::OpenOptions::new()
+            .read_write(true)
+            .open_receiver(&status_path)?;
+        let mut command = environment.command(&environment.shell.path);
+        let (mut child, shell) = environment.processes.spawn(&mut command)?;
+        let input = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let session = Arc::new(Self {
+            id: id.to_owned(),
+            dir,
+            kind: environment.shell.kind,
+            shell,
+            input: tokio::sync::Mutex::new(input),
+            inside: Mutex::default(),
+            moved: Notify::new(),
+            processes: Arc::clone(&environment.processes),
+            cancelled: CancellationToken::new(),
+            gone: CancellationToken::new(),
+        });
+        tokio::spawn(Arc::clone(&session).follow(child, status));
+        Ok(session)
+    }
+
+    /// Hands `text` to the shell. It runs when all before it have ended.
+    pub(super) async fn exec(&self, text: &str, is_async: bool) -> Result<Arc<Command>, ExecError> {
+        if self.cancelled.is_cancelled() {
+            return Err(ExecError::Cancelled);
+        }
+        let mut input = self.input.lock().await;
+        self.room_in_the_queue().await?;
+        let id = Uuid::new_v4().to_string();
+        let dir = self.dir.join(&id);
+        let dead = lock(&self.inside).dead;
+        if let Some(death) = dead {
+            // It is listed all the same.
+            let command = Arc::new(Command::stillborn(dir, id.clone(), text, is_async)?);
+            lock(&self.inside).commands.insert(id, Arc::clone(&command));
+            // zsh: something left over still holds the pipe, so nobody notices.
+            let unnoticed = self.kind == ShellKind::Zsh && death.in_async_command;
+            return if unnoticed {
+                Ok(command)
+            } else {
+                Err(ExecError::BrokenPipe)
+            };
+        }
+        let keep_nul = self.kind == ShellKind::Zsh;
+        let command = Command::prepare(dir, id.clone(), text, is_async, keep_nul, &self.gone)?;
+        {
+            let mut inside = lock(&self.inside);
+            inside.commands.insert(id, Arc::clone(&command));
+            inside.unfinished.push(Arc::clone(&command));
+        }
+        let builtin = if self.kind == ShellKind::Dash {
+            "command"
+        } else {
+            "builtin"
+        };
+        // As measured, a finished asynchronous command leaves a `sleep` behind in bash and dash.
+        let leaks = is_async && self.kind != ShellKind::Zsh;
+        let wrapper = command.wrapper(&self.dir.join("status"), builtin, leaks);
+        let written = async {
+            input.write_all(wrapper.as_bytes()).await?;
+            input.flush().await
+        };
+        match written.await {
+            Ok(()) => Ok(command),
+            Err(_) => Err(ExecError::BrokenPipe),
+        }
+    }
+
+    pub(super) fn command(&self, id: &str) -> Option<Arc<Command>> {
+        lock(&self.inside).commands.get(id).cloned()
+    }
+
+    /// The session with the full text of all its commands, in no particular order.
+    pub(super) fn show(&self) -> Value {
+        let commands: Vec<_> = lock(&self.inside)
+            .commands
+            .values()
+            .map(|command| command.show())
+            .collect();
+        json!({ "sessionId": self.id, "commands": commands })
+    }
+
+    /// Asks the shell, its group and its descendants to end; kills what is left of them after
+    /// `grace`, or at once when `hurry` says so. A process in a session of its own may survive.
+    pub(super) async fn close(&self, grace: Duration, hurry: &CancellationToken) {
+        self.cancelled.cancel();
+        let asked = processes::group_and_descendants(self.shell.pid);
+        for process in &asked {
+            processes::signal(process, Signal::TERM);
+        }
+        let deadline = Instant::now() + grace;
+        let step = Duration::from_millis(100).min(grace);
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(step) => {}
+                () = hurry.cancelled() => break,
+            }
+            if !asked.iter().any(processes::is_alive) || Instant::now() >= deadline {
+                break;
+            }
+        }
+        for process in processes::group_and_descendants(self.shell.pid) {
+            processes::signal(&process, Signal::KILL);
+        }
+        self.processes.reap();
+        self.gone.cancel();
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+
+    /// A session whose daemon is gone: nobody reads from it any more.
+    pub(super) fn lose(&self) {
+        self.cancelled.cancel();
+        self.gone.cancel();
+    }
+
+    async fn room_in_the_queue(&self) -> Result<(), ExecError> {
+        loop {
+            let moved = self.moved.notified();
+            {
+                let inside = lock(&self.inside);
+                if inside.dead.is_some() || inside.unfinished.len() < LONGEST_QUEUE {
+                    return Ok(());
+                }
+            }
+            tokio::select! {
+                () = moved => {}
+                () = self.cancelled.cancelled() => return Err(ExecError::Cancelled),
+            }
+        }
+    }
+
+    /// Listens to the shell until it ends.
+    async fn follow(self: Arc<Self>, mut child: Child, status: pipe::Receiver) {
+        let mut said = BufReader::new(status).lines();
+        let mut exited = false;
+        loop {
+            // What it said before it ended must be heard first.
+            let patience = if exited {
+                Duration::from_millis(20)
+            } else {
+                Duration::MAX
+            };
+            tokio::select! {
+                biased;
+                line = said.next_line() => match line {
+                    Ok(Some(line)) => self.hear(&line),
+                    _ => break,
+                },
+                _ = child.wait(), if !exited => exited = true,
+                () = tokio::time::sleep(patience), if exited => break,
+            }
+        }
+        if !exited {
+            let _ = child.wait().await;
+        }
+        self.processes.ended(&self.shell);
+        let mut inside = lock(&self.inside);
+        let current = inside.unfinished.first().map(|command| command.is_async);
+        inside.dead = Some(Death {
+            in_async_command: current.unwrap_or(false),
+        });
+        for command in &inside.unfinished {
+            command.abandoned();
+        }
+        drop(inside);
+        self.moved.notify_waiters();
+    }
+
+    /// The user's script can write here too, so nothing is believed that does not fit.
+    fn hear(self: &Arc<Self>, line: &str) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [word, id, number] = words.as_slice() else {
+            return;
+        };
+        let (Some(command), Ok(number)) = (self.command(id), number.parse::<i32>()) else {
+            return;
+        };
+        match *word {
+            "started" => {
+                let holder = processes::descendant(number).filter(|it| it.parent == self.shell.pid);
+                command.started(holder);
+            }
+            "ended" => {
+                Self::end_holder(&command);
+                let session = Arc::clone(self);
+                tokio::spawn(async move {
+                    command.ended(number).await;
+                    lock(&session.inside)
+                        .unfinished
+                        .retain(|other| other.id != command.id);
+                    session.moved.notify_waiters();
+                });
+            }
+            "next" => command.passed(),
+            _ => {}
+        }
+    }
+
+    fn end_holder(command: &Command) {
+        if let Some(holder) = command.take_holder() {
+            // Shells do not report a child that ended by PIPE; KILL is for one that ignores it.
+            processes::signal(&holder, Signal::PIPE);
+            processes::signal(&holder, Signal::KILL);
+        }
+    }
+}
+
+/// Ids come unchecked, and may hold anything; most are fit for a file name.
+fn directory_name(id: &str) -> String {
+    let plain = id
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+    if plain {
+        id.to_owned()
+    } else {
+        format!("x{}", Uuid::new_v4())
+    }
+}
