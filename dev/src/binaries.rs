@@ -175,24 +175,38 @@ impl Tool {
     }
 }
 
+/// Where `tool` is or will be, and whether it is there.
+fn place(tool: Tool) -> Result<(PathBuf, bool), Error> {
+    if let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS") {
+        let asset = Path::new(&assets).join(tool.name());
+        if asset.is_file() {
+            return Ok((asset, true));
+        }
+    }
+    let path = cache()?.join(format!("{}-{}", tool.name(), tool.version()?));
+    let there = path.is_file();
+    Ok((path, there))
+}
+
+/// Whether [`ensure`] answers at once.
+///
+/// # Errors
+/// When there is no place for a cache, or `dev/go` pins no version.
+pub fn is_ready(tool: Tool) -> Result<bool, Error> {
+    place(tool).map(|(_, there)| there)
+}
+
 /// The path of `tool`'s binary: from `KUBEBUILDER_ASSETS` if it is there, else from the cache, else built.
 /// Blocks, on a first build for minutes; says so on stderr. Processes that need the same wait for each other.
 ///
 /// # Errors
 /// When Go is missing or old, the build fails, or the cache cannot be used.
 pub fn ensure(tool: Tool) -> Result<PathBuf, Error> {
-    if let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS") {
-        let asset = Path::new(&assets).join(tool.name());
-        if asset.is_file() {
-            return Ok(asset);
-        }
-    }
-    let version = tool.version()?;
-    let cache = cache()?;
-    let path = cache.join(format!("{}-{version}", tool.name()));
-    if path.is_file() {
+    let (path, there) = place(tool)?;
+    if there {
         return Ok(path);
     }
+    let cache = cache()?;
     std::fs::create_dir_all(&cache).map_err(|source| Error::Cache { path: cache, source })?;
     let lock_path = path.with_added_extension("lock");
     let failed = |source| Error::Cache {
@@ -200,10 +214,13 @@ pub fn ensure(tool: Tool) -> Result<PathBuf, Error> {
         source,
     };
     let lock = File::create(&lock_path).map_err(failed)?;
-    lock.lock().map_err(failed)?;
+    if lock.try_lock().is_err() {
+        eprintln!("waiting for another process that builds {}", tool.name());
+        lock.lock().map_err(failed)?;
+    }
     // Whoever held the lock before us may have built it.
     if !path.is_file() {
-        build(tool, &version, &path)?;
+        build(tool, &path)?;
     }
     Ok(path)
 }
@@ -225,8 +242,11 @@ fn cache() -> Result<PathBuf, Error> {
 /// # Errors
 /// [`Error::NoGo`] or [`Error::OldGo`], both with the line to type.
 pub fn check_go(tool: Tool) -> Result<(), Error> {
-    let tool = tool.name();
-    let output = Command::new("go")
+    check_compiler("go", tool.name())
+}
+
+fn check_compiler(go: &str, tool: &'static str) -> Result<(), Error> {
+    let output = Command::new(go)
         .args(["env", "GOVERSION"])
         // The compiler that is there, not one that it would fetch.
         .env("GOTOOLCHAIN", "local")
@@ -254,8 +274,9 @@ fn go_version(text: &str) -> Option<(u32, u32)> {
     Some((major, minor))
 }
 
-fn build(tool: Tool, version: &str, path: &Path) -> Result<(), Error> {
+fn build(tool: Tool, path: &Path) -> Result<(), Error> {
     check_go(tool)?;
+    let version = tool.version()?;
     let (unfinished, log) = (
         path.with_added_extension("unfinished"),
         path.with_added_extension("log"),
@@ -263,7 +284,7 @@ fn build(tool: Tool, version: &str, path: &Path) -> Result<(), Error> {
     let _ = std::fs::remove_file(&log);
     let mut go = Command::new("go");
     go.args(["build", "-trimpath", "-buildvcs=false", "-ldflags"])
-        .arg(format!("-s -w{}", tool.version_flag(version)))
+        .arg(format!("-s -w{}", tool.version_flag(&version)))
         .arg("-o")
         .arg(&unfinished)
         .arg(tool.source().2)
@@ -358,5 +379,19 @@ mod tests {
         assert_eq!(go_version("go1.27rc1"), Some((1, 27)));
         assert!(go_version("go1.9").unwrap() < GO);
         assert_eq!(go_version(""), None);
+    }
+
+    #[test]
+    fn a_compiler_that_is_missing_or_old_is_named_with_the_line_to_type() {
+        let missing = check_compiler("/no/such/go", "etcd").unwrap_err();
+        assert!(matches!(missing, Error::NoGo { tool: "etcd" }));
+        assert!(missing.to_string().contains("Type: curl"), "{missing}");
+
+        // `echo` answers with its arguments, which is no version that we know.
+        let old = check_compiler("echo", "etcd").unwrap_err();
+        assert!(
+            matches!(&old, Error::OldGo { found, .. } if found == "env GOVERSION"),
+            "{old}"
+        );
     }
 }

@@ -117,7 +117,9 @@ impl Cluster {
         let no_cluster = || Error::NoCluster {
             context: self.kubectl.context.clone().unwrap_or_default(),
         };
-        let path = self.directory.join(format!("{namespace}.{name}.kubeconfig"));
+        let path = self
+            .directory
+            .join(format!("system-serviceaccount-{namespace}-{name}.kubeconfig"));
         write_kubeconfig(
             &path,
             &cluster.ok_or_else(no_cluster)?,

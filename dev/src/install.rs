@@ -166,6 +166,21 @@ impl Release<'_> {
         Ok(cluster.service_account_kubeconfig(&namespace, &name).await?)
     }
 
+    /// Deletes what [`Self::install`] applied.
+    ///
+    /// # Errors
+    /// When the chart does not render, or the apiserver refuses.
+    pub async fn uninstall(&self, cluster: &Cluster) -> Result<(), Error> {
+        let objects = self.rights(self.render(cluster).await?);
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
+        let call = ["delete", "--ignore-not-found", "-f", "-"];
+        cluster
+            .kubectl(None)
+            .run_with_input(&call, &list.to_string())
+            .await?;
+        Ok(())
+    }
+
     /// Of all objects those that give rights, each with its namespace.
     fn rights(&self, mut objects: Vec<Value>) -> Vec<Value> {
         objects.retain(|object| KINDS.iter().any(|(name, _)| kind(object) == *name));

@@ -115,8 +115,7 @@ impl Kubectl {
             binary: self.binary.clone(),
             source,
         };
-        let mut command = supervise::tied(&self.binary)?;
-        command.args(self.global_arguments()).args(arguments);
+        let command = self.tied(arguments)?;
         let output = supervise::output(command, input).await.map_err(not_run)?;
         let [stdout, stderr] =
             [output.stdout, output.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
@@ -132,12 +131,14 @@ impl Kubectl {
         }
     }
 
-    /// `kubectl ARGS` as a command, for a supervised long run such as `get --watch`.
-    #[must_use]
-    pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.binary);
+    /// `kubectl ARGS` as a command that ends with the calling thread, for a long run such as `get --watch`.
+    ///
+    /// # Errors
+    /// When `supervise` cannot be built.
+    pub fn tied(&self, arguments: &[&str]) -> Result<Command, supervise::Error> {
+        let mut command = supervise::tied(&self.binary)?;
         command.args(self.global_arguments()).args(arguments);
-        command
+        Ok(command)
     }
 
     fn global_arguments(&self) -> Vec<PathBuf> {

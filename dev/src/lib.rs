@@ -4,6 +4,7 @@
 pub mod binaries;
 pub mod cluster;
 pub mod control_plane;
+pub mod demo;
 pub mod install;
 pub mod kubectl;
 pub mod local_daytona;

@@ -19,9 +19,8 @@ async fn refused(kubectl: &Kubectl, call: &[&str]) -> String {
 /// One test, since starting a control plane is what takes the time.
 #[tokio::test]
 async fn it_is_a_real_one() {
-    let folder = tempfile::tempdir().unwrap();
     let start = Instant::now();
-    let plane = ControlPlane::start(folder.path()).await.unwrap();
+    let plane = ControlPlane::start_temporary().await.unwrap();
     eprintln!("ready after {:?}", start.elapsed());
     let admin = plane.kubectl(None);
 
@@ -36,14 +35,19 @@ async fn it_is_a_real_one() {
         a_chart_gives_rights(&plane)
     );
 
+    let folder = plane.directory().to_owned();
     plane.stop().await.unwrap();
-    assert!(!folder.path().join("etcd").exists(), "the store is removed");
+    assert!(!folder.exists(), "its files are removed");
     let left = std::fs::read_dir("/proc")
         .unwrap()
         .filter_map(Result::ok)
         .find(|process| {
             let directory = std::fs::read_link(process.path().join("cwd"));
-            directory.is_ok_and(|directory| directory.starts_with(folder.path()))
+            directory.is_ok_and(|directory| {
+                directory
+                    .to_string_lossy()
+                    .starts_with(&*folder.to_string_lossy())
+            })
         });
     assert!(left.is_none(), "still running: {left:?}");
 }

@@ -57,7 +57,7 @@ fn all_ends_with_a_starter_that_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let scratch = folder.path().join("scratch");
     std::fs::create_dir(&scratch).unwrap();
-    let mut supervisor = Command::new(env!("CARGO_BIN_EXE_supervise"));
+    let mut supervisor = Command::new(dev::programs::built("supervise").unwrap());
     supervisor.args([
         "--grace-ms=50",
         "--scratch",
@@ -98,7 +98,7 @@ fn all_ends_with_a_starter_that_is_killed() {
 #[test]
 fn the_command_ends_with_a_supervisor_that_is_killed() {
     let folder = tempfile::tempdir().unwrap();
-    let mut supervisor = Command::new(env!("CARGO_BIN_EXE_supervise"))
+    let mut supervisor = Command::new(dev::programs::built("supervise").unwrap())
         .args(["--", "bash", "-c", "echo $$ > child; exec sleep 1000"])
         .current_dir(folder.path())
         .stdin(Stdio::piped())

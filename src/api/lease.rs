@@ -66,7 +66,11 @@ use super::{Condition, schema};
     validation = Rule::new("(has(self.connection) && has(self.connection.apiURL) ? self.connection.apiURL : '') == (has(oldSelf.connection) && has(oldSelf.connection.apiURL) ? oldSelf.connection.apiURL : '')")
         .message("connection.apiURL is immutable: the sandbox lives there; create another lease"),
     validation = Rule::new("(has(self.sandbox) && has(self.sandbox.snapshot) ? self.sandbox.snapshot : '') == (has(oldSelf.sandbox) && has(oldSelf.sandbox.snapshot) ? oldSelf.sandbox.snapshot : '')")
-        .message("sandbox.snapshot is immutable: create another lease")
+        .message("sandbox.snapshot is immutable: create another lease"),
+    // Here and not at the field: a default must satisfy the rules of its own field.
+    validation = Rule::new("self.useSessions")
+        .message("one-shot commands (useSessions: false, the default) are not supported yet: set useSessions: true")
+        .field_path(".useSessions")
 )]
 pub struct SandboxLeaseSpec {
     /// How to reach Daytona, and as whom. Left out: the controller's own key at the controller's own URL, which only
@@ -83,7 +87,6 @@ pub struct SandboxLeaseSpec {
     /// Immutable.
     #[serde(default)]
     #[x_kube(
-        validation = Rule::new("self").message("one-shot commands (useSessions: false, the default) are not supported yet: set useSessions: true"),
         validation = Rule::new("self == oldSelf").message("useSessions is immutable: create another lease")
     )]
     pub use_sessions: bool,

@@ -1,0 +1,11 @@
+//! The whole thing from outside: manifests in, what kubectl shows out. One real control plane for all tests; each has
+//! a namespace, a local Daytona and a controller process of its own, so they run in parallel.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "all of this is tests")]
+
+mod commands;
+mod connection;
+mod faults;
+mod lifecycle;
+mod restart;
+mod schema;
+mod world;
