@@ -39,6 +39,8 @@ pub(super) enum ExecError {
 pub(super) struct Session {
     pub(super) id: String,
     dir: PathBuf,
+    /// The FIFO on which the shell says how far it is.
+    status: PathBuf,
     kind: ShellKind,
     shell: Process,
     input: tokio::sync::Mutex<ChildStdin>,
@@ -74,10 +76,9 @@ impl Session {
             .join(directory_name(id));
         // A later session of the same name takes over what an earlier daemon left behind.
         fs::create_dir_all(&dir)?;
-        let status_path = dir.join("status");
-        if !status_path.exists() {
-            make_fifo(&status_path)?;
-        }
+        // Of this session alone: a predecessor that still listens would take words meant for it.
+        let status_path = dir.join(format!("status-{}", Uuid::new_v4()));
+        make_fifo(&status_path)?;
         let status = pipe::OpenOptions::new()
             .read_write(true)
             .open_receiver(&status_path)?;
@@ -87,6 +88,7 @@ impl Session {
         let session = Arc::new(Self {
             id: id.to_owned(),
             dir,
+            status: status_path,
             kind: environment.shell.kind,
             shell,
             input: tokio::sync::Mutex::new(input),
@@ -136,7 +138,7 @@ impl Session {
         };
         // As measured, a finished asynchronous command leaves a `sleep` behind in bash and dash.
         let leaks = is_async && self.kind != ShellKind::Zsh;
-        let wrapper = command.wrapper(&self.dir.join("status"), builtin, leaks);
+        let wrapper = command.wrapper(&self.status, builtin, leaks);
         let written = async {
             input.write_all(wrapper.as_bytes()).await?;
             input.flush().await
@@ -235,6 +237,7 @@ impl Session {
             let _ = child.wait().await;
         }
         self.processes.ended(&self.shell);
+        let _ = fs::remove_file(&self.status);
         let mut inside = lock(&self.inside);
         let current = inside.unfinished.first().map(|command| command.is_async);
         inside.dead = Some(Death {

@@ -92,9 +92,10 @@ async fn proxy(
     });
     request.extensions_mut().insert(Arc::clone(&daemon));
     tokio::select! {
-        response = next.run(request) => response,
-        // The other end is gone in mid-request.
+        biased;
+        // The other end is gone in mid-request: what the handler makes of it does not get out.
         () = daemon.lost.cancelled() => StatusCode::BAD_GATEWAY.into_response(),
+        response = next.run(request) => response,
     }
 }
 

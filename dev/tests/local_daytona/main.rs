@@ -1,0 +1,14 @@
+//! The local Daytona seen from outside: each behaviour that a client can notice, with real shells.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "all of it is tests"
+)]
+
+mod faults;
+mod files;
+mod one_shot;
+mod sandboxes;
+mod sessions;
+mod support;
