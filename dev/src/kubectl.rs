@@ -2,8 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use crate::supervise;
+
+/// Longer than any `--timeout` that is passed; a server that cannot be reached must not hold us for ever.
+const LIMIT: Duration = Duration::from_mins(5);
 
 /// kubectl for one cluster as one user, and perhaps one namespace.
 #[derive(Debug, Clone)]
@@ -53,6 +57,12 @@ pub enum Error {
         binary: PathBuf,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// kubectl did not end.
+    #[error("`kubectl {call}` did not end within {} s; is the cluster reachable?", LIMIT.as_secs())]
+    TimedOut {
+        /// The arguments as given.
+        call: String,
     },
     /// The call cannot be tied to this process.
     #[error(transparent)]
@@ -116,7 +126,10 @@ impl Kubectl {
             source,
         };
         let command = self.tied(arguments)?;
-        let output = supervise::output(command, input).await.map_err(not_run)?;
+        let output = tokio::time::timeout(LIMIT, supervise::output(command, input)).await;
+        let output = output
+            .map_err(|_| Error::TimedOut { call: call() })?
+            .map_err(not_run)?;
         let [stdout, stderr] =
             [output.stdout, output.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
         if output.status.success() {

@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use kube::{Api, ResourceExt, runtime::controller::Action};
+use kube::{
+    Api, ResourceExt,
+    runtime::{controller::Action, reflector::ObjectRef},
+};
 use tracing::Instrument;
 
 use super::{
@@ -45,8 +48,9 @@ pub(super) fn error_policy(command: Arc<SandboxCommand>, error: &Error, ctx: Arc
 }
 
 async fn steps(mut command: SandboxCommand, ctx: &Arc<Context>) -> Result<Action, Error> {
+    ctx.listed().await;
     for _ in 0..STEPS {
-        let observed = observe(&command, ctx);
+        let observed = observe(&command, ctx).await?;
         let step = plan::decide(&command, &observed, ctx.now());
         tracing::debug!(?step, "decided");
         match act(command, step, ctx).await? {
@@ -58,28 +62,32 @@ async fn steps(mut command: SandboxCommand, ctx: &Arc<Context>) -> Result<Action
     Ok(Action::requeue(Duration::from_millis(100)))
 }
 
-/// Everything that is known already; asks nobody.
-fn observe(command: &SandboxCommand, ctx: &Context) -> Observed {
+/// What is known already. Only a lease that seems to be gone is asked for: an end of it is final for the command.
+async fn observe(command: &SandboxCommand, ctx: &Context) -> Result<Observed, Error> {
     let namespace = command.namespace().unwrap_or_default();
     let name = &command.spec.lease_ref.name;
-    let found = ctx
-        .leases
-        .get(&kube::runtime::reflector::ObjectRef::new(name).within(&namespace));
-    let lease = found.map_or(Lease::Missing, |lease| lease_view(&lease, ctx));
     let finished = command
         .status
         .as_ref()
         .is_some_and(|s| s.state == Some(CommandState::Finished));
+    let bound = lease_uid(command).filter(|_| !finished);
+    let mut found = ctx.leases.get(&ObjectRef::new(name).within(&namespace));
+    if bound.is_some() && found.as_ref().and_then(|l| l.uid()).as_deref() != bound {
+        found = Api::namespaced(ctx.client.clone(), &namespace)
+            .get_opt(name)
+            .await?
+            .map(Arc::new);
+    }
     let others = if finished {
         Vec::new()
     } else {
         ctx.commands_of(&namespace, name)
     };
-    Observed {
-        lease,
+    Ok(Observed {
+        lease: found.map_or(Lease::Missing, |lease| lease_view(&lease, ctx)),
         ahead: queue::ahead(command, others.iter().map(AsRef::as_ref)),
         sent: ctx.attempts.sent(&command.uid().unwrap_or_default()),
-    }
+    })
 }
 
 fn lease_view(lease: &SandboxLease, ctx: &Context) -> Lease {

@@ -32,6 +32,8 @@ pub struct Context {
     pub(super) events: Events,
     pub(super) lease_hints: mpsc::Sender<ObjectRef<SandboxLease>>,
     pub(super) command_hints: mpsc::Sender<ObjectRef<SandboxCommand>>,
+    /// Cancelled once both watches have listed what there is. (A store's own wait wakes one waiter only.)
+    pub(super) listed: CancellationToken,
     pub(super) stop: CancellationToken,
 }
 
@@ -41,6 +43,11 @@ impl Context {
     pub(super) fn now(&self) -> Timestamp {
         let now = Timestamp::now();
         Timestamp::from_second(now.as_second()).unwrap_or(now)
+    }
+
+    /// Waits until both watches have listed what there is: what is merely not listed yet must not look missing.
+    pub(super) async fn listed(&self) {
+        self.listed.cancelled().await;
     }
 
     /// Asks for a look at a lease. A hint that finds the channel full is dropped: a poll sees the same a little later.

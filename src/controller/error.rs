@@ -16,7 +16,7 @@ use crate::{
 
 /// Why a reconcile did not get to its end.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(super) enum Error {
     /// The Kubernetes API.
     #[error("Kubernetes API: {0}")]
     Kube(#[from] kube::Error),
@@ -33,8 +33,7 @@ pub enum Error {
 
 impl Error {
     /// The object has changed since the decision: look again, nothing is wrong.
-    #[must_use]
-    pub fn is_conflict(&self) -> bool {
+    pub(super) fn is_conflict(&self) -> bool {
         matches!(self, Self::Kube(kube::Error::Api(status)) if status.is_conflict())
     }
 

@@ -56,6 +56,7 @@ pub(super) fn error_policy(lease: Arc<SandboxLease>, error: &Error, ctx: Arc<Con
 }
 
 async fn steps(mut lease: SandboxLease, ctx: &Context) -> Result<Action, Error> {
+    ctx.listed().await;
     for _ in 0..STEPS {
         match step(lease, ctx).await? {
             Next::Now(next) => lease = next,

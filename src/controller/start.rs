@@ -16,7 +16,6 @@ use kube::{
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument;
 
 use super::{
     attempts::Attempts,
@@ -84,6 +83,7 @@ pub async fn start(
         events: Events::new(client.clone()),
         lease_hints,
         command_hints,
+        listed: CancellationToken::new(),
         stop: stop.clone(),
     });
 
@@ -103,18 +103,19 @@ pub async fn start(
         .with_config(controller::Config::default().concurrency(CONCURRENCY))
         .reconcile_on(received(lease_hinted))
         .graceful_shutdown_on(stop.clone().cancelled_owned())
-        .run(reconcile_lease, lease::error_policy, Arc::clone(&ctx))
+        .run(lease::reconcile, lease::error_policy, Arc::clone(&ctx))
         .for_each(|result| future::ready(log(result)));
     let command_controller = Controller::for_stream(changed(command_events), commands.clone())
         .with_config(controller::Config::default().concurrency(CONCURRENCY))
         .reconcile_on(received(command_hinted))
         .graceful_shutdown_on(stop.clone().cancelled_owned())
-        .run(reconcile_command, command::error_policy, Arc::clone(&ctx))
+        .run(command::reconcile, command::error_policy, Arc::clone(&ctx))
         .for_each(|result| future::ready(log(result)));
 
     let ready = async {
         if leases.wait_until_ready().await.is_ok() && commands.wait_until_ready().await.is_ok() {
             tracing::info!(?scope, "watching");
+            ctx.listed.cancel();
             listed();
         }
     };
@@ -149,16 +150,6 @@ where
     K: Resource<DynamicType = ()> + Send + 'static,
 {
     stream::poll_fn(move |cx| hints.poll_recv(cx))
-}
-
-async fn reconcile_lease(object: Arc<SandboxLease>, ctx: Arc<Context>) -> Result<Action, Error> {
-    let span = tracing::info_span!("lease", object = %ObjectRef::from_obj(&*object));
-    lease::reconcile(object, ctx).instrument(span).await
-}
-
-async fn reconcile_command(object: Arc<SandboxCommand>, ctx: Arc<Context>) -> Result<Action, Error> {
-    let span = tracing::info_span!("command", object = %ObjectRef::from_obj(&*object));
-    command::reconcile(object, ctx).instrument(span).await
 }
 
 fn log<K: Resource<DynamicType = ()>, E: std::error::Error>(

@@ -398,12 +398,14 @@ fn run(
     }
 }
 
-/// When the running time is over.
+/// When the running time is over. Times are whole seconds, so the start was up to a second later than it says.
 #[must_use]
 pub fn due(command: &SandboxCommand, status: &SandboxCommandStatus) -> Option<Timestamp> {
     let started = status.start_time.as_ref()?.0;
     started
-        .checked_add(SignedDuration::from_secs(command.spec.timeout_seconds.into()))
+        .checked_add(SignedDuration::from_secs(
+            i64::from(command.spec.timeout_seconds) + 1,
+        ))
         .ok()
 }
 

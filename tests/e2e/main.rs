@@ -1,6 +1,12 @@
 //! The whole thing from outside: manifests in, what kubectl shows out. One real control plane for all tests; each has
 //! a namespace, a local Daytona and a controller process of its own, so they run in parallel.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "all of this is tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "all of this is tests"
+)]
 
 mod commands;
 mod connection;

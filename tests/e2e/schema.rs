@@ -1,1 +1,376 @@
-//! schema
+//! What the apiserver itself refuses and accepts: every rule of the schema, tried by `kubectl apply`.
+
+use dev::kubectl::Kubectl;
+use serde_json::{Value, json};
+
+use crate::world::{PLANE, command, lease};
+
+async fn namespace(name: &str) -> Kubectl {
+    let kubectl = PLANE.kubectl(Some(name));
+    kubectl.run(&["create", "namespace", name]).await.unwrap();
+    kubectl
+}
+
+async fn apply(kubectl: &Kubectl, manifest: &Value) -> Result<String, String> {
+    let applied = kubectl
+        .run_with_input(&["apply", "-f", "-"], &manifest.to_string())
+        .await;
+    applied.map(|o| o.stderr).map_err(|e| e.to_string())
+}
+
+fn with(manifest: &str, name: &str, pointer: &str, value: Value) -> Value {
+    let mut manifest: Value = serde_json::from_str(manifest).unwrap();
+    manifest["metadata"]["name"] = name.into();
+    let (parent, key) = pointer.rsplit_once('/').unwrap();
+    let parent = manifest
+        .pointer_mut(parent)
+        .unwrap_or_else(|| panic!("{pointer}"));
+    if value.is_null() {
+        parent.as_object_mut().unwrap().remove(key);
+    } else {
+        parent[key] = value;
+    }
+    manifest
+}
+
+/// What is set where, and a part of the refusal (nothing: it is accepted).
+type Case = (&'static str, Value, Option<&'static str>);
+
+async fn try_all(kubectl: &Kubectl, manifest: &str, cases: Vec<Case>) {
+    for (number, (pointer, value, refusal)) in cases.into_iter().enumerate() {
+        let manifest = with(manifest, &format!("case-{number}"), pointer, value.clone());
+        let shown: String = value.to_string().chars().take(80).collect();
+        match (apply(kubectl, &manifest).await, refusal) {
+            (Ok(warnings), None) => assert_eq!(warnings, "", "{pointer}: {shown}"),
+            (Err(error), Some(part)) => assert!(error.contains(part), "{pointer}: {shown}: {error}"),
+            (Ok(_), Some(_)) => panic!("{pointer}: {shown}: accepted"),
+            (Err(error), None) => panic!("{pointer}: {shown}: {error}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_refused_where_it_can_be_seen_to_be_wrong() {
+    let kubectl = namespace("schema-leases").await;
+    let url = "/spec/connection/apiURL";
+    let secret = "/spec/connection/apiKeySecretRef";
+    let cases: Vec<Case> = vec![
+        ("/spec", Value::Null, Some("spec: Required value")),
+        ("/spec", json!({}), Some("set useSessions: true")),
+        ("/spec", json!({ "useSessions": true }), None),
+        (
+            "/spec/useSessions",
+            json!(false),
+            Some("one-shot commands (useSessions: false, the default) are not supported yet"),
+        ),
+        ("/spec/useSessions", json!("yes"), Some("must be of type boolean")),
+        (
+            "/spec/surprise",
+            json!(1),
+            Some("unknown field \"spec.surprise\""),
+        ),
+        (url, json!("https://daytona.example/api"), None),
+        (url, json!("http://127.0.0.1:3000/api"), None),
+        (url, json!("http://[::1]:3000/api"), None),
+        (
+            url,
+            json!("http://daytona.example/api"),
+            Some("apiURL must be an https URL"),
+        ),
+        (
+            url,
+            json!("http://127.0.0.1.example/api"),
+            Some("apiURL must be an https URL"),
+        ),
+        (
+            url,
+            json!("ftp://daytona.example"),
+            Some("apiURL must be an https URL"),
+        ),
+        (url, json!("daytona.example"), Some("apiURL must be an https URL")),
+        (url, json!(""), Some("should be at least 1 chars long")),
+        (
+            url,
+            json!(format!("https://daytona.example/{}", "x".repeat(500))),
+            Some("may not be more than 512"),
+        ),
+        (
+            url,
+            json!("https://me:secret@daytona.example"),
+            Some("must not carry credentials"),
+        ),
+        (
+            url,
+            json!("https://daytona.example/?key=1"),
+            Some("must not carry credentials, a query"),
+        ),
+        (
+            url,
+            json!("https://daytona.example/#x"),
+            Some("must not carry credentials, a query or a fragment"),
+        ),
+        (
+            "/spec/connection",
+            json!({ "apiURL": "https://daytona.example/api" }),
+            Some("apiURL needs apiKeySecretRef"),
+        ),
+        (secret, json!({}), Some("apiKeySecretRef.name: Required value")),
+        (
+            secret,
+            json!({ "name": "" }),
+            Some("should be at least 1 chars long"),
+        ),
+        (secret, json!({ "name": "../x" }), Some("should match")),
+        (secret, json!({ "name": "x".repeat(253) }), None),
+        (
+            secret,
+            json!({ "name": "x".repeat(254) }),
+            Some("may not be more than 253"),
+        ),
+        (secret, json!({ "name": "d", "key": "a/b" }), Some("should match")),
+        (secret, json!({ "name": "d", "key": "other" }), None),
+        (
+            "/spec/sandbox",
+            json!({ "snapshot": "daytonaio/sandbox:0.6.0" }),
+            None,
+        ),
+        (
+            "/spec/sandbox",
+            json!({ "snapshot": "" }),
+            Some("should be at least 1 chars long"),
+        ),
+        (
+            "/spec/sandbox",
+            json!({ "snapshot": "two words" }),
+            Some("should match"),
+        ),
+        (
+            "/spec/sandbox",
+            json!({ "image": "debian" }),
+            Some("unknown field \"spec.sandbox.image\""),
+        ),
+        ("/spec/reclaimPolicy", json!("Delete"), None),
+        (
+            "/spec/reclaimPolicy",
+            json!("Keep"),
+            Some("Unsupported value: \"Keep\""),
+        ),
+    ];
+    try_all(&kubectl, &lease("x"), cases).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_is_refused_where_it_can_be_seen_to_be_wrong() {
+    let kubectl = namespace("schema-commands").await;
+    let (script, timeout, name) = ("/spec/script", "/spec/timeoutSeconds", "/spec/leaseRef/name");
+    let longest = "\"\\\n'".repeat(16_384);
+    let cases: Vec<Case> = vec![
+        ("/spec", Value::Null, Some("spec: Required value")),
+        (script, Value::Null, Some("spec.script: Required value")),
+        (script, json!(""), Some("should be at least 1 chars long")),
+        (script, json!("a\u{0}b"), Some("a script cannot contain NUL")),
+        (script, json!("x".repeat(65_536)), None),
+        // kubectl repeats the manifest in an annotation, escaped; even so it has to fit.
+        (script, json!(longest), None),
+        (
+            script,
+            json!("x".repeat(65_537)),
+            Some("may not be more than 65536"),
+        ),
+        (script, json!("😀".repeat(24_576)), None),
+        (script, json!("😀".repeat(24_577)), Some("at most 98304 bytes")),
+        (script, json!("ü".repeat(49_153)), Some("at most 98304 bytes")),
+        (timeout, json!(1), None),
+        (timeout, json!(604_800), None),
+        (timeout, json!(0), Some("should be greater than or equal to 1")),
+        (
+            timeout,
+            json!(604_801),
+            Some("should be less than or equal to 604800"),
+        ),
+        (timeout, json!(1.5), Some("must be of type integer")),
+        (name, Value::Null, Some("leaseRef.name: Required value")),
+        (name, json!("UPPER"), Some("should match")),
+        (name, json!("../x"), Some("should match")),
+        (name, json!("x".repeat(254)), Some("may not be more than 253")),
+        (
+            "/spec/leaseRef",
+            Value::Null,
+            Some("spec.leaseRef: Required value"),
+        ),
+        (
+            "/spec/shell",
+            json!(["zsh"]),
+            Some("unknown field \"spec.shell\""),
+        ),
+    ];
+    try_all(&kubectl, &command("x", "l", "true"), cases).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_immutable_stays() {
+    let kubectl = namespace("schema-immutable").await;
+    let base = with(&lease("l"), "l", "/spec/sandbox", json!({ "snapshot": "one" }));
+    apply(&kubectl, &base).await.unwrap();
+    let text = base.to_string();
+    for (pointer, value, refusal) in [
+        ("/spec/useSessions", json!(false), "useSessions is immutable"),
+        (
+            "/spec/sandbox/snapshot",
+            json!("two"),
+            "sandbox.snapshot is immutable",
+        ),
+        ("/spec/sandbox", Value::Null, "sandbox.snapshot is immutable"),
+        (
+            "/spec/connection/apiURL",
+            json!("https://daytona.example/api"),
+            "connection.apiURL is immutable",
+        ),
+    ] {
+        let error = apply(&kubectl, &with(&text, "l", pointer, value))
+            .await
+            .unwrap_err();
+        assert!(error.contains(refusal), "{pointer}: {error}");
+    }
+    let other_key = json!({ "name": "another" });
+    apply(
+        &kubectl,
+        &with(&text, "l", "/spec/connection/apiKeySecretRef", other_key),
+    )
+    .await
+    .unwrap();
+
+    let text = command("c", "l", "true");
+    apply(&kubectl, &serde_json::from_str(&text).unwrap())
+        .await
+        .unwrap();
+    for (pointer, value) in [
+        ("/spec/script", json!("false")),
+        ("/spec/timeoutSeconds", json!(5)),
+        ("/spec/leaseRef/name", json!("other")),
+    ] {
+        let error = apply(&kubectl, &with(&text, "c", pointer, value))
+            .await
+            .unwrap_err();
+        assert!(error.contains("a command runs once"), "{pointer}: {error}");
+    }
+    // What a GitOps tool does all day: the same manifest again.
+    apply(&kubectl, &serde_json::from_str(&text).unwrap())
+        .await
+        .unwrap();
+    let diff = kubectl.run_with_input(&["diff", "-f", "-"], &text).await.unwrap();
+    assert_eq!(diff.stdout, "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_finished_command_never_changes_its_outcome() {
+    let kubectl = namespace("schema-latch").await;
+    apply(
+        &kubectl,
+        &serde_json::from_str(&command("c", "l", "true")).unwrap(),
+    )
+    .await
+    .unwrap();
+    let fresh = kubectl
+        .get(&["get", "sbcmd", "c", "-o", "jsonpath={.status.observedGeneration}"])
+        .await
+        .unwrap();
+    assert_eq!(fresh, "-1", "kstatus would call a fresh object Current");
+    let patch = async |status: Value| {
+        let patch = json!({ "status": status }).to_string();
+        let arguments = [
+            "patch",
+            "sbcmd",
+            "c",
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            &patch,
+        ];
+        kubectl.run(&arguments).await.map(drop).map_err(|e| e.to_string())
+    };
+    let succeeded = |status: &str, reason: &str| json!([{ "type": "Succeeded", "status": status, "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+    patch(json!({ "state": "Running", "attempts": 1, "conditions": succeeded("Unknown", "Running") }))
+        .await
+        .unwrap();
+    let end = json!({ "state": "Finished", "exitCode": 3, "conditions": succeeded("False", "NonZeroExit") });
+    patch(end.clone()).await.unwrap();
+    for (change, refusal) in [
+        (json!({ "state": "Running" }), "stays finished"),
+        (json!({ "state": null }), "stays finished"),
+        (json!({ "exitCode": 0 }), "exitCode and attempts"),
+        (json!({ "exitCode": null }), "exitCode and attempts"),
+        (json!({ "attempts": 2 }), "exitCode and attempts"),
+        (
+            json!({ "conditions": succeeded("True", "Succeeded") }),
+            "outcome of a finished command",
+        ),
+        (json!({ "conditions": [] }), "outcome of a finished command"),
+        (json!({ "conditions": null }), "outcome of a finished command"),
+    ] {
+        let error = patch(change.clone())
+            .await
+            .expect_err(&format!("{change} was accepted"));
+        assert!(error.contains(refusal), "{change}: {error}");
+    }
+    patch(json!({ "observedGeneration": 1 })).await.unwrap();
+    patch(end).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn explain_reads_like_a_manual() {
+    let kubectl = PLANE.kubectl(None);
+    for kind in ["sblease", "sbcmd"] {
+        let all = kubectl.get(&["explain", kind, "--recursive"]).await.unwrap();
+        for line in all.lines().filter(|l| l.contains('\t')) {
+            assert!(!line.contains("<Object>\t-required-\n\n"), "{line}");
+        }
+        let json = kubectl
+            .get(&[
+                "get",
+                "crd",
+                &format!(
+                    "{}.daytona-controller.dev",
+                    if kind == "sblease" {
+                        "sandboxleases"
+                    } else {
+                        "sandboxcommands"
+                    }
+                ),
+                "-o",
+                "json",
+            ])
+            .await
+            .unwrap();
+        let crd: Value = serde_json::from_str(&json).unwrap();
+        let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        undescribed(schema, kind);
+    }
+    let text = kubectl
+        .get(&["explain", "sbcmd.spec.timeoutSeconds"])
+        .await
+        .unwrap();
+    assert!(text.contains("TERM") && text.contains("default 3600"), "{text}");
+}
+
+/// Every field has a description, and every text a bound.
+fn undescribed(schema: &Value, at: &str) {
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        let at = format!("{at}.{name}");
+        if ["apiVersion", "kind", "metadata"].contains(&name.as_str()) && at.matches('.').count() == 1 {
+            continue;
+        }
+        let text = property["description"].as_str().unwrap_or_default();
+        assert!(text.len() > 4, "{at} has no description");
+        let bounded = ["maxLength", "enum", "format"]
+            .iter()
+            .any(|b| !property[b].is_null());
+        assert!(property["type"] != "string" || bounded, "{at} has no bound");
+        assert!(
+            property["type"] != "array" || !property["maxItems"].is_null(),
+            "{at} has no bound"
+        );
+        undescribed(property, &at);
+        undescribed(&property["items"], &at);
+    }
+}

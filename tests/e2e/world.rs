@@ -22,19 +22,23 @@ use dev::{
 use serde_json::{Value, json};
 
 /// How long anything may take that should happen. Generous: the machine may be busy with other tests.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// The key that the local Daytona accepts.
-pub const KEY: &str = "dtn_0123456789abcdef-the-key-of-the-tests";
+pub(crate) const KEY: &str = "dtn_0123456789abcdef-the-key-of-the-tests";
 
 /// The one control plane, with the CRDs installed. It ends with this process, however that ends.
-pub static PLANE: LazyLock<ControlPlane> = LazyLock::new(|| {
+pub(crate) static PLANE: LazyLock<ControlPlane> = LazyLock::new(|| {
     // A runtime of its own: that of the first test ends with that test.
     let start = || {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         runtime.block_on(async {
-            let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory").keep();
-            let plane = ControlPlane::start(&directory).await.unwrap_or_else(|e| panic!("{e}"));
+            let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+                .expect("a directory")
+                .keep();
+            let plane = ControlPlane::start(&directory)
+                .await
+                .unwrap_or_else(|e| panic!("{e}"));
             let crds = install::crds(plane.cluster(), &install::workspace().join("crds")).await;
             let crds = crds.unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(crds.stderr, "", "the apiserver warned about a CRD");
@@ -48,22 +52,22 @@ static WORLDS: AtomicU32 = AtomicU32::new(0);
 
 /// How a world differs from the usual one.
 #[derive(Default)]
-pub struct Options {
-    /// Flags for the controller, after the usual ones.
-    pub flags: Vec<&'static str>,
+pub(crate) struct Options {
+    /// Flags for the controller, in place of the usual ones of the same name.
+    pub(crate) flags: Vec<&'static str>,
     /// The controller's own key.
-    pub own_key: Option<&'static str>,
+    pub(crate) own_key: Option<&'static str>,
     /// Shell of the sessions.
-    pub shell: Option<&'static str>,
+    pub(crate) shell: Option<&'static str>,
 }
 
 /// A namespace, a local Daytona and a controller.
-pub struct World {
-    pub namespace: String,
-    pub kubectl: Kubectl,
-    pub daytona: LocalDaytona,
-    pub controller: Option<Supervised>,
-    pub log: PathBuf,
+pub(crate) struct World {
+    pub(crate) namespace: String,
+    pub(crate) kubectl: Kubectl,
+    pub(crate) daytona: LocalDaytona,
+    pub(crate) controller: Option<Supervised>,
+    pub(crate) log: PathBuf,
     kubeconfig: PathBuf,
     options: Options,
     _daytona: Supervised,
@@ -72,25 +76,28 @@ pub struct World {
 
 impl World {
     /// All of it, and the Secret `daytona` with the right key.
-    pub async fn start(name: &str) -> Self {
+    pub(crate) async fn start(name: &str) -> Self {
         Self::start_with(name, Options::default()).await
     }
 
     /// All of it, somewhat different.
-    pub async fn start_with(name: &str, options: Options) -> Self {
+    pub(crate) async fn start_with(name: &str, options: Options) -> Self {
         let mut world = Self::without_controller(name, options).await;
         world.start_controller();
         world
     }
 
     /// All but the controller.
-    pub async fn without_controller(name: &str, options: Options) -> Self {
+    pub(crate) async fn without_controller(name: &str, options: Options) -> Self {
         let plane = &*PLANE;
         let namespace = format!("{name}-{}", WORLDS.fetch_add(1, Ordering::Relaxed));
         let kubectl = plane.kubectl(Some(&namespace));
         kubectl.run(&["create", "namespace", &namespace]).await.unwrap();
         let secret = format!("--from-literal=api-key={KEY}");
-        kubectl.run(&["create", "secret", "generic", "daytona", &secret]).await.unwrap();
+        kubectl
+            .run(&["create", "secret", "generic", "daytona", &secret])
+            .await
+            .unwrap();
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let (process, daytona) = daytona(directory.path(), &options).await;
         let release = Release {
@@ -99,18 +106,49 @@ impl World {
             namespace: &namespace,
             values: json!({ "watchNamespaces": [namespace] }),
         };
-        let kubeconfig = if release.chart.exists() { release.install(plane.cluster()).await.unwrap_or_else(|e| panic!("{e}")) } else { plane.kubeconfig().to_owned() };
+        let kubeconfig = if release.chart.exists() {
+            release
+                .install(plane.cluster())
+                .await
+                .unwrap_or_else(|e| panic!("{e}"))
+        } else {
+            plane.kubeconfig().to_owned()
+        };
         let log = directory.path().join("controller.log");
-        Self { namespace, kubectl, daytona, controller: None, log, kubeconfig, options, _daytona: process, _directory: directory }
+        Self {
+            namespace,
+            kubectl,
+            daytona,
+            controller: None,
+            log,
+            kubeconfig,
+            options,
+            _daytona: process,
+            _directory: directory,
+        }
     }
 
     /// Starts the controller (again).
-    pub fn start_controller(&mut self) {
+    pub(crate) fn start_controller(&mut self) {
         let api = self.daytona.base_url();
         let mut command = Command::new(env!("CARGO_BIN_EXE_daytona-controller"));
+        let usual = [
+            "--busy-poll=100ms",
+            "--lease-poll=1s",
+            "--absence-grace=2s",
+            "--gauge-interval=200ms",
+        ]
+        .into_iter()
+        .chain([
+            "--command-poll=2s",
+            "--request-timeout=5s",
+            "--health-addr=127.0.0.1:0",
+        ]);
+        let name = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
+        let other = |flag: &&str| !self.options.flags.iter().any(|own| name(own) == name(flag));
         command
-            .args(["run", "--health-addr=127.0.0.1:0", "--busy-poll=100ms", "--lease-poll=1s", "--absence-grace=2s"])
-            .args(["--gauge-interval=200ms", "--command-poll=2s", "--request-timeout=5s"])
+            .arg("run")
+            .args(usual.filter(other))
             .args(["--watch-namespace", &self.namespace, "--daytona-api-url", api])
             .args(&self.options.flags)
             .env("KUBECONFIG", &self.kubeconfig)
@@ -123,33 +161,52 @@ impl World {
     }
 
     /// Ends the controller as a crash would.
-    pub async fn kill_controller(&mut self) {
-        self.controller.take().expect("a controller runs").kill().await.unwrap();
+    pub(crate) async fn kill_controller(&mut self) {
+        self.controller
+            .take()
+            .expect("a controller runs")
+            .kill()
+            .await
+            .unwrap();
     }
 
     /// As `kubectl apply -f -`.
-    pub async fn apply(&self, yaml: &str) -> Result<kubectl::Output, kubectl::Error> {
+    pub(crate) async fn apply(&self, yaml: &str) -> Result<kubectl::Output, kubectl::Error> {
         self.kubectl.run_with_input(&["apply", "-f", "-"], yaml).await
     }
 
     /// A lease of this name that uses the Secret `daytona`.
-    pub async fn lease(&self, name: &str) {
+    pub(crate) async fn lease(&self, name: &str) {
         self.apply(&lease(name)).await.unwrap();
     }
 
     /// A command in the lease `l`.
-    pub async fn command(&self, name: &str, script: &str) {
+    pub(crate) async fn command(&self, name: &str, script: &str) {
         self.apply(&command(name, "l", script)).await.unwrap();
     }
 
     /// An object, or null.
-    pub async fn get(&self, kind: &str, name: &str) -> Value {
-        let text = self.kubectl.get(&["get", kind, name, "-o", "json", "--ignore-not-found"]).await.unwrap();
-        if text.is_empty() { Value::Null } else { serde_json::from_str(&text).unwrap() }
+    pub(crate) async fn get(&self, kind: &str, name: &str) -> Value {
+        let text = self
+            .kubectl
+            .get(&["get", kind, name, "-o", "json", "--ignore-not-found"])
+            .await
+            .unwrap();
+        if text.is_empty() {
+            Value::Null
+        } else {
+            serde_json::from_str(&text).unwrap()
+        }
     }
 
     /// Waits until an object is as it should be.
-    pub async fn until(&self, kind: &str, name: &str, what: &str, mut check: impl FnMut(&Value) -> bool) -> Value {
+    pub(crate) async fn until(
+        &self,
+        kind: &str,
+        name: &str,
+        what: &str,
+        mut check: impl FnMut(&Value) -> bool,
+    ) -> Value {
         let mut last = Value::Null;
         let found = wait::until(format!("{kind} {name}: {what}"), LIMIT, async || {
             last = self.get(kind, name).await;
@@ -160,57 +217,73 @@ impl World {
     }
 
     /// Waits until a condition has this reason.
-    pub async fn until_reason(&self, kind: &str, name: &str, type_: &str, reason: &str) -> Value {
+    pub(crate) async fn until_reason(&self, kind: &str, name: &str, type_: &str, reason: &str) -> Value {
         let what = format!("{type_} with reason {reason}");
-        self.until(kind, name, &what, |o| condition(o, type_)["reason"] == reason).await
+        self.until(kind, name, &what, |o| condition(o, type_)["reason"] == reason)
+            .await
     }
 
     /// Waits until a lease is Ready.
-    pub async fn until_ready(&self, name: &str) -> Value {
-        self.until("sblease", name, "Ready", |o| condition(o, "Ready")["status"] == "True").await
+    pub(crate) async fn until_ready(&self, name: &str) -> Value {
+        self.until("sblease", name, "Ready", |o| {
+            condition(o, "Ready")["status"] == "True"
+        })
+        .await
     }
 
     /// Waits until a command is Finished.
-    pub async fn until_finished(&self, name: &str) -> Value {
-        self.until("sbcmd", name, "Finished", |o| condition(o, "Finished")["status"] == "True").await
+    pub(crate) async fn until_finished(&self, name: &str) -> Value {
+        self.until("sbcmd", name, "Finished", |o| {
+            condition(o, "Finished")["status"] == "True"
+        })
+        .await
     }
 
     /// Waits until an object is gone.
-    pub async fn until_gone(&self, kind: &str, name: &str) {
+    pub(crate) async fn until_gone(&self, kind: &str, name: &str) {
         self.until(kind, name, "gone", Value::is_null).await;
     }
 
     /// Waits until something else is as it should be.
-    pub async fn eventually(&self, what: &str, mut check: impl AsyncFnMut() -> bool) {
-        wait::until(what, LIMIT, async || check().await.then_some(())).await.unwrap_or_else(|e| panic!("{e}"));
+    pub(crate) async fn eventually(&self, what: &str, mut check: impl AsyncFnMut() -> bool) {
+        wait::until(what, LIMIT, async || check().await.then_some(()))
+            .await
+            .unwrap_or_else(|e| panic!("{e}"));
     }
 
     /// As `kubectl delete`, without waiting.
-    pub async fn delete(&self, kind: &str, name: &str) {
-        self.kubectl.run(&["delete", kind, name, "--wait=false"]).await.unwrap();
+    pub(crate) async fn delete(&self, kind: &str, name: &str) {
+        self.kubectl
+            .run(&["delete", kind, name, "--wait=false"])
+            .await
+            .unwrap();
     }
 
     /// The one sandbox that there is.
-    pub async fn sandbox(&self) -> SandboxReport {
+    pub(crate) async fn sandbox(&self) -> SandboxReport {
         let mut all = self.daytona.state().await.unwrap().sandboxes;
         assert_eq!(all.len(), 1, "{all:?}");
         all.remove(0)
     }
 
-    /// What a file in the sandbox's home holds.
-    pub async fn file(&self, name: &str) -> Option<String> {
-        let dir = self.sandbox().await.dir;
-        let found = walk(&dir, name)?;
-        std::fs::read_to_string(found).ok()
+    /// Where a file of this name is in the sandbox.
+    pub(crate) async fn path(&self, name: &str) -> Option<PathBuf> {
+        let all = self.daytona.state().await.unwrap().sandboxes;
+        all.iter().find_map(|sandbox| walk(&sandbox.dir, name))
+    }
+
+    /// What a file of this name in the sandbox holds.
+    pub(crate) async fn file(&self, name: &str) -> Option<String> {
+        std::fs::read_to_string(self.path(name).await?).ok()
     }
 
     /// How often Daytona was called this way.
-    pub async fn calls(&self, route: &str) -> usize {
+    pub(crate) async fn calls(&self, route: &str) -> usize {
         self.daytona.count(route).await.unwrap()
     }
 
     /// What the controller has logged.
-    pub fn logged(&self) -> String {
+    pub(crate) fn logged(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 }
@@ -218,20 +291,31 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("--- end of the controller's log in {}:\n{}", self.namespace, supervise::log_tail(&self.log, 60));
+            eprintln!(
+                "--- end of the controller's log in {}:\n{}",
+                self.namespace,
+                supervise::log_tail(&self.log, 60)
+            );
         }
     }
 }
 
 async fn daytona(directory: &std::path::Path, options: &Options) -> (Supervised, LocalDaytona) {
     let ready = directory.join("ready");
-    let binary = tokio::task::spawn_blocking(|| programs::built("local-daytona")).await.unwrap().unwrap();
+    let binary = tokio::task::spawn_blocking(|| programs::built("local-daytona"))
+        .await
+        .unwrap()
+        .unwrap();
     let mut launch = Launch::new(&binary, &directory.join("daytona"), KEY, &ready);
     launch.shell = options.shell.map(str::to_owned);
     launch.session_grace = Some(Duration::from_secs(1));
     launch.snapshots = vec!["tools".to_owned()];
     let process = Supervised::spawn(&launch.command(), &directory.join("daytona.log")).unwrap();
-    let url = wait::until("the local Daytona", LIMIT, async || std::fs::read_to_string(&ready).ok()).await.unwrap();
+    let url = wait::until("the local Daytona", LIMIT, async || {
+        std::fs::read_to_string(&ready).ok()
+    })
+    .await
+    .unwrap();
     let daytona = LocalDaytona::connect(url.trim(), KEY).unwrap();
     (process, daytona)
 }
@@ -249,8 +333,14 @@ fn walk(directory: &std::path::Path, name: &str) -> Option<PathBuf> {
     None
 }
 
+/// Whether a process runs; one that has ended and was not collected yet does not.
+pub(crate) fn alive(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(std::path::Path::new("/proc").join(pid.trim()).join("stat"));
+    stat.is_ok_and(|stat| !stat.rsplit(") ").next().unwrap_or_default().starts_with('Z'))
+}
+
 /// Manifest of a lease that uses the Secret `daytona`.
-pub fn lease(name: &str) -> String {
+pub(crate) fn lease(name: &str) -> String {
     json!({
         "apiVersion": "daytona-controller.dev/v1alpha1",
         "kind": "SandboxLease",
@@ -261,7 +351,7 @@ pub fn lease(name: &str) -> String {
 }
 
 /// Manifest of a command.
-pub fn command(name: &str, lease: &str, script: &str) -> String {
+pub(crate) fn command(name: &str, lease: &str, script: &str) -> String {
     json!({
         "apiVersion": "daytona-controller.dev/v1alpha1",
         "kind": "SandboxCommand",
@@ -272,7 +362,13 @@ pub fn command(name: &str, lease: &str, script: &str) -> String {
 }
 
 /// A condition, or null.
-pub fn condition(object: &Value, type_: &str) -> Value {
-    let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    conditions.into_iter().find(|c| c["type"] == type_).unwrap_or_default()
+pub(crate) fn condition(object: &Value, type_: &str) -> Value {
+    let conditions = object["status"]["conditions"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    conditions
+        .into_iter()
+        .find(|c| c["type"] == type_)
+        .unwrap_or_default()
 }

@@ -93,12 +93,9 @@ impl Stage {
         command
             .arg("run")
             .args(["--watch-namespace", NAMESPACE, "--daytona-api-url", url])
-            .args([
-                "--allow-api-url",
-                &format!("{url}={toolbox}"),
-                "--health-addr",
-                "127.0.0.1:0",
-            ])
+            .args(["--allow-api-url", &format!("{url}={toolbox}")])
+            // So that the table shown at the end is the last word.
+            .args(["--health-addr=127.0.0.1:0", "--gauge-interval=200ms"])
             .env("KUBECONFIG", kubeconfig);
         let controller = Supervised::spawn(&command, &self.log("controller"))?;
         println!(
@@ -202,7 +199,7 @@ fn release(chart: &Path) -> Release<'_> {
         chart,
         name: "daytona-controller",
         namespace: CONTROLLER_NAMESPACE,
-        values: json!({ "watchNamespace": NAMESPACE }),
+        values: json!({ "watchNamespaces": [NAMESPACE] }),
     }
 }
 

@@ -70,7 +70,8 @@ fn listed() -> Option<PathBuf> {
 /// One sandbox's place on this machine.
 #[derive(Debug, Clone)]
 pub(super) struct Environment {
-    pub(super) sandbox: String,
+    sandbox: String,
+    user: String,
     /// Everything of the sandbox lies below it.
     pub(super) root: PathBuf,
     /// Home and work dir, as in the default snapshots.
@@ -90,16 +91,19 @@ impl Environment {
         processes: Arc<Processes>,
     ) -> io::Result<Self> {
         // The user's name becomes part of a path.
-        let plain = !user.is_empty()
-            && user
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
-        let home = root.join("home").join(if plain { user } else { "daytona" });
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        let user = if !user.is_empty() && user.chars().all(plain) {
+            user
+        } else {
+            "daytona"
+        };
+        let home = root.join("home").join(user);
         fs::create_dir_all(&home)?;
         fs::create_dir_all(root.join("tmp"))?;
         processes.add_home(sandbox, &root);
         Ok(Self {
             sandbox: sandbox.to_owned(),
+            user: user.to_owned(),
             root,
             home,
             shell,
@@ -115,8 +119,8 @@ impl Environment {
             .env_clear()
             .env("PATH", PATH)
             .env("LANG", "C.UTF-8")
-            .env("USER", "daytona")
-            .env("LOGNAME", "daytona")
+            .env("USER", &self.user)
+            .env("LOGNAME", &self.user)
             .env("SHELL", &self.shell.path)
             .env("DAYTONA_SANDBOX_ID", &self.sandbox)
             .env("HOME", &self.home)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::multipart::Field;
-use axum::extract::{DefaultBodyLimit, FromRequest, Multipart, Query, Request};
+use axum::extract::{FromRequest, Multipart, Query, Request};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -29,7 +29,6 @@ pub(super) fn router() -> Router {
         .route("/files/bulk-upload", post(bulk_upload))
         .route("/files/download", get(download))
         .route("/files/bulk-download", post(bulk_download))
-        .layer(DefaultBodyLimit::disable())
 }
 
 async fn upload(

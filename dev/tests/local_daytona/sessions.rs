@@ -382,11 +382,93 @@ async fn finished_asynchronous_commands_leave_a_sleep_until_the_session_ends() {
     let server = Server::bash().await;
     let sandbox = server.sandbox().await;
     sandbox.open("s").await;
-    for _ in 0..3 {
-        let command = sandbox.submit("s", "sleep 0.05").await;
-        sandbox.finished("s", &command).await;
-    }
-    assert!(sandbox.processes().await > 1, "shell and leftovers");
+    let command = sandbox.submit("s", "mkfifo go; cat go").await;
+    until("shell, child and the helper's two run", async || {
+        sandbox.processes().await == 4
+    })
+    .await;
+    sandbox.execute("echo x >go").await;
+    sandbox.finished("s", &command).await;
+    until("shell and leftover stay", async || sandbox.processes().await == 2).await;
     sandbox.close("s").await;
     assert_eq!(sandbox.processes().await, 0);
+}
+
+#[tokio::test]
+async fn a_caller_that_leaves_a_deletion_ends_only_its_patience() {
+    let server = Server::bash().await;
+    let sandbox = server.sandbox().await;
+    sandbox.open("s").await;
+    let command = sandbox
+        .submit(
+            "s",
+            "sh -c 'trap \"\" TERM; echo up; while :; do sleep 0.05; done'",
+        )
+        .await;
+    until("it runs", async || sandbox.log("s", &command).await == "up\n").await;
+    let started = Instant::now();
+    let begun = async || {
+        server
+            .daytona
+            .calls()
+            .await
+            .unwrap()
+            .iter()
+            .any(|call| call.method == "DELETE")
+    };
+    tokio::select! {
+        _ = sandbox.close("s") => panic!("it was to take the whole grace of 5 s"),
+        () = until("the deletion begins", begun) => {}
+    }
+    until("the session is gone", async || {
+        sandbox.get("/process/session/s").await.status == 404
+    })
+    .await;
+    assert!(started.elapsed() < Duration::from_secs(4));
+    until("nothing is left", async || sandbox.processes().await == 0).await;
+}
+
+#[tokio::test]
+async fn a_session_dies_of_what_kills_its_shell() {
+    for server in Server::of_each_shell().await {
+        let sandbox = server.sandbox().await;
+        let mut fatal = vec!["exec true", "kill -9 $$", "set -e; false", "set -e\nfalse"];
+        if sandbox.execute("readlink /proc/$$/exe").await.1.contains("dash") {
+            fatal.push("if");
+        }
+        for (number, script) in fatal.into_iter().enumerate() {
+            let session = format!("s{number}");
+            sandbox.open(&session).await;
+            let command = sandbox.submit(&session, script).await;
+            until(script, async || {
+                sandbox.submission(&session, "true").await.status == 500
+            })
+            .await;
+            assert_eq!(sandbox.exit_code(&session, &command).await, None, "{script}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_session_survives_what_stays_in_a_child() {
+    for server in Server::of_each_shell().await {
+        let sandbox = server.sandbox().await;
+        sandbox.open("s").await;
+        for (script, code) in [("sh -c 'exit 3'", 3), ("(exit 4)", 4), ("sh -c 'if'", 2)] {
+            assert_eq!(
+                sandbox.exec("s", script).await.json()["exitCode"],
+                code,
+                "{script}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_long_text_is_taken() {
+    let server = Server::bash().await;
+    let sandbox = server.sandbox().await;
+    sandbox.open("s").await;
+    let text = format!(": '{}'; echo through", "x".repeat(5_000_000));
+    assert_eq!(sandbox.exec("s", &text).await.json()["output"], "through\n");
 }
