@@ -1,4 +1,11 @@
 //! The golden CRDs: what the binary prints, what is in `crds/` and what the chart installs are the same.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "all of this is tests"
+)]
 
 use std::{collections::BTreeMap, path::Path, process::Command};
 

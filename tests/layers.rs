@@ -1,4 +1,11 @@
 //! Imports point one way: each layer uses only what stands before it in the list at the head of `src/lib.rs`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "all of this is tests"
+)]
 
 use std::{
     collections::{BTreeMap, BTreeSet},

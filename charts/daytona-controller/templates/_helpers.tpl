@@ -37,17 +37,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | quote }}
 {{- end -}}
 
-{{/* What the controller may do where it watches: each verb is used, and `tests/chart.rs` says by what. */}}
-{{- define "daytona-controller.rules" -}}
-- apiGroups: [daytona-controller.dev]
-  resources: [sandboxleases]
-  verbs: [get, list, watch, patch]
-- apiGroups: [daytona-controller.dev]
-  resources: [sandboxcommands]
-  verbs: [list, watch, patch]
-- apiGroups: [daytona-controller.dev]
-  resources: [sandboxleases/status, sandboxcommands/status]
-  verbs: [patch]
+{{/* What the controller may do in the namespaces that it watches, beside what it may do with its own two kinds. Each
+verb is used, and `tests/chart.rs` says by what. */}}
+{{- define "daytona-controller.namespaceRules" -}}
 # The watch asks for metadata alone, and a value is read only when a lease names the Secret. RBAC can say neither: who
 # may list Secrets may read them. watchNamespaces bounds where.
 - apiGroups: [""]
