@@ -24,7 +24,7 @@ pub struct Cli {
 pub enum Command {
     /// Run the controller.
     Run(Box<Run>),
-    /// Print the CustomResourceDefinitions as YAML, or write each into a file of a directory.
+    /// Print the custom resource definitions as YAML, or write each into a file of a directory.
     Crds {
         /// Directory to write into.
         #[arg(long)]
@@ -39,7 +39,7 @@ pub struct Run {
     #[arg(long, value_name = "NAMESPACE")]
     pub watch_namespace: Vec<String>,
 
-    /// The controller's own Daytona API, for leases that name none, as URL or URL=TOOLBOX_ORIGIN[,...].
+    /// The controller's own Daytona API, for leases that name none, as URL or `URL=TOOLBOX_ORIGIN[,...]`.
     #[arg(
         long,
         env = "DAYTONA_API_URL",
@@ -47,7 +47,7 @@ pub struct Run {
     )]
     pub daytona_api_url: String,
 
-    /// Another API that leases may name, as URL or URL=TOOLBOX_ORIGIN[,...]; may be given several times.
+    /// Another API that leases may name, as URL or `URL=TOOLBOX_ORIGIN[,...]`; may be given several times.
     #[arg(long, value_name = "URL")]
     pub allow_api_url: Vec<String>,
 
@@ -152,5 +152,9 @@ fn duration(text: &str) -> Result<Duration, String> {
     let parsed: kube::core::Duration = text
         .parse()
         .map_err(|e| format!("{e}; write for example 90s or 1h30m"))?;
-    Duration::try_from(parsed).map_err(|_| "a duration cannot be negative".to_owned())
+    if parsed.is_negative() {
+        Err("a duration cannot be negative".to_owned())
+    } else {
+        Ok(parsed.into())
+    }
 }

@@ -82,8 +82,8 @@ pub async fn run(arguments: &cli::Run) -> Result<(), Error> {
     };
     let server = server::serve(listener, readiness.clone(), stop.clone());
     tokio::select! {
-        (_, served) = async { tokio::join!(controllers, server) } => {
-            served.map_err(|e| Error::Io("the health server failed".to_owned(), e))?;
+        (_, outcome) = async { tokio::join!(controllers, server) } => {
+            outcome.map_err(|e| Error::Io("the health server failed".to_owned(), e))?;
         }
         () = deadline => tracing::warn!("some reconciles did not end in time; what they did is found again at the next start"),
     }

@@ -1,5 +1,6 @@
 //! `SandboxCommand`: one command, run once, in the sandbox of a lease.
 
+#![allow(clippy::duplicated_attributes, reason = "each column has a type of its own")]
 #![allow(unreachable_pub, reason = "KubeSchema repeats each struct in a private scope")]
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -1,5 +1,6 @@
 //! `SandboxLease`: a lease on one Daytona sandbox and, with `useSessions`, on one persistent shell in it.
 
+#![allow(clippy::duplicated_attributes, reason = "each column has a type of its own")]
 #![allow(unreachable_pub, reason = "KubeSchema repeats each struct in a private scope")]
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{Condition, schema};
 
 /// What the lease asks for.
-#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[kube(
     group = "daytona-controller.dev",
@@ -170,7 +171,8 @@ pub struct SandboxLeaseStatus {
     #[schemars(range(min = -1))]
     pub observed_generation: Option<i64>,
 
-    /// Ready, CredentialsValid, SandboxReady, SessionReady; while abnormal also Reconciling, Stalled, CleanupBlocked.
+    /// `Ready`, `CredentialsValid`, `SandboxReady`, `SessionReady`; while abnormal also `Reconciling`, `Stalled`,
+    /// `CleanupBlocked`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -47,7 +47,7 @@ impl Attempts {
             entry.sent = Sent {
                 answer: None,
                 epoch: Some(epoch),
-                command_id: command_id.or(entry.sent.command_id.take()),
+                command_id: command_id.or_else(|| entry.sent.command_id.take()),
                 fresh: false,
             };
         });

@@ -30,9 +30,15 @@ use crate::{
 const STEPS: usize = 12;
 
 enum Next {
-    Now(SandboxCommand),
+    Now(Box<SandboxCommand>),
     After(Duration),
     Rest,
+}
+
+impl Next {
+    fn now(command: SandboxCommand) -> Self {
+        Self::Now(Box::new(command))
+    }
 }
 
 pub(super) async fn reconcile(command: Arc<SandboxCommand>, ctx: Arc<Context>) -> Result<Action, Error> {
@@ -43,7 +49,7 @@ pub(super) async fn reconcile(command: Arc<SandboxCommand>, ctx: Arc<Context>) -
     Ok(action)
 }
 
-pub(super) fn error_policy(command: Arc<SandboxCommand>, error: &Error, ctx: Arc<Context>) -> Action {
+pub(super) fn error_policy(command: &SandboxCommand, error: &Error, ctx: &Context) -> Action {
     ctx.failures.requeue(&command.uid().unwrap_or_default(), error)
 }
 
@@ -54,7 +60,7 @@ async fn steps(mut command: SandboxCommand, ctx: &Arc<Context>) -> Result<Action
         let step = plan::decide(&command, &observed, ctx.now());
         tracing::debug!(?step, "decided");
         match act(command, step, ctx).await? {
-            Next::Now(next) => command = next,
+            Next::Now(next) => command = *next,
             Next::After(wait) => return Ok(Action::requeue(wait)),
             Next::Rest => return Ok(Action::await_change()),
         }
@@ -115,7 +121,7 @@ async fn act(command: SandboxCommand, step: Step, ctx: &Arc<Context>) -> Result<
         Step::Look(wait) => Ok(Next::After(wait)),
         Step::AddFinalizer => Ok(finalizer::add(&api, &command, COMMAND_FINALIZER)
             .await?
-            .map_or(Next::Rest, Next::Now)),
+            .map_or(Next::Rest, Next::now)),
         Step::RemoveFinalizer => {
             finalizer::remove(&api, &command, COMMAND_FINALIZER).await?;
             ctx.attempts.forget(&uid);
@@ -159,7 +165,7 @@ async fn record(
     }
     announce(&now, &old, new, ctx).await;
     match again {
-        Again::AtOnce => Ok(Next::Now(now)),
+        Again::AtOnce => Ok(Next::now(now)),
         Again::After(wait) => {
             // A lease that sleeps wakes for the first command that waits for it.
             if new
@@ -203,14 +209,14 @@ async fn submit(command: SandboxCommand, epoch: u64, ctx: &Arc<Context>) -> Resu
         return Ok(Next::After(Duration::from_secs(1)));
     };
     if handle.epoch != epoch {
-        return Ok(Next::Now(command));
+        return Ok(Next::now(command));
     }
     let text = handle.workspace.run(&attempt, &command.spec.script);
     match handle.toolbox.submit(&handle.session, &text).await {
         Ok(submitted) => {
             ctx.attempts.submitted(&uid, epoch, submitted.cmd_id);
             tracing::info!(attempt = %attempt.id, session = %handle.session, "sent");
-            Ok(Next::Now(command))
+            Ok(Next::now(command))
         }
         Err(error) => {
             // It may have arrived: from here on it is asked about, and sent again only when it was not seen.
@@ -306,11 +312,11 @@ async fn kill(command: SandboxCommand, ctx: &Context) -> Result<Next, Error> {
         // The guard could not be taken although nobody holds it: our files were tampered with.
         Ok(Answer::Unseen) => {
             ctx.attempts.answered(&uid, Answer::Lost);
-            Ok(Next::Now(command))
+            Ok(Next::now(command))
         }
         Ok(answer) => {
             ctx.attempts.answered(&uid, answer);
-            Ok(Next::Now(command))
+            Ok(Next::now(command))
         }
         Err(garbled) => Err(Error::Sandbox(garbled.to_string())),
     }

@@ -46,7 +46,7 @@ async fn find(lease: &SandboxLease, ctx: &Context) -> Result<Arc<Client>, Creden
         Some(secret) => {
             let text = secret_key(&ctx.client, &namespace, &secret.name, &secret.key)
                 .await
-                .map_err(missing)?;
+                .map_err(|e| missing(&e))?;
             Key::new(&text).map_err(|why| {
                 let message = format!(
                     "key {:?} of Secret {:?} is no API key: {why}",
@@ -103,7 +103,7 @@ async fn own_key(namespace: &str, ctx: &Context) -> Result<Key, Credentials> {
     })
 }
 
-fn missing(error: KeyError) -> Credentials {
+fn missing(error: &KeyError) -> Credentials {
     let message = error.to_string();
     match error {
         KeyError::SecretNotFound(_) => Credentials::Missing(Reason::SecretNotFound, message),

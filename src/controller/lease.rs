@@ -36,11 +36,17 @@ const STEPS: usize = 12;
 /// What a step led to.
 enum Next {
     /// Decide again at once, with the object as it is now.
-    Now(SandboxLease),
+    Now(Box<SandboxLease>),
     /// Look again after this time.
     After(Duration),
     /// The object is gone.
     Gone,
+}
+
+impl Next {
+    fn now(lease: SandboxLease) -> Self {
+        Self::Now(Box::new(lease))
+    }
 }
 
 pub(super) async fn reconcile(lease: Arc<SandboxLease>, ctx: Arc<Context>) -> Result<Action, Error> {
@@ -51,7 +57,7 @@ pub(super) async fn reconcile(lease: Arc<SandboxLease>, ctx: Arc<Context>) -> Re
     Ok(action)
 }
 
-pub(super) fn error_policy(lease: Arc<SandboxLease>, error: &Error, ctx: Arc<Context>) -> Action {
+pub(super) fn error_policy(lease: &SandboxLease, error: &Error, ctx: &Context) -> Action {
     ctx.failures.requeue(&lease.uid().unwrap_or_default(), error)
 }
 
@@ -59,7 +65,7 @@ async fn steps(mut lease: SandboxLease, ctx: &Context) -> Result<Action, Error> 
     ctx.listed().await;
     for _ in 0..STEPS {
         match step(lease, ctx).await? {
-            Next::Now(next) => lease = next,
+            Next::Now(next) => lease = *next,
             Next::After(wait) => return Ok(Action::requeue(wait)),
             Next::Gone => return Ok(Action::await_change()),
         }
@@ -111,14 +117,14 @@ fn after_failure(lease: &SandboxLease, plan: Plan, error: &daytona::Error) -> To
 
 async fn act(lease: &SandboxLease, plan: &Plan, seen: &Seen, ctx: &Context) -> Result<Next, Error> {
     let api = api(lease, ctx);
-    let again = || Next::Now(lease.clone());
+    let again = || Next::now(lease.clone());
     match &plan.step {
         Step::Rest => return Ok(Next::After(plan.again)),
         Step::Record => return Ok(again()),
         Step::AddFinalizer => {
             return Ok(finalizer::add(&api, lease, LEASE_FINALIZER)
                 .await?
-                .map_or(Next::Gone, Next::Now));
+                .map_or(Next::Gone, Next::now));
         }
         Step::RemoveFinalizer => {
             finalizer::remove(&api, lease, LEASE_FINALIZER).await?;
@@ -176,7 +182,7 @@ async fn in_session(
     ctx: &Context,
 ) -> Result<Next, Error> {
     let Some(session) = lease.status.as_ref().and_then(|s| s.session.clone()) else {
-        return Ok(Next::Now(lease.clone()));
+        return Ok(Next::now(lease.clone()));
     };
     let mut told = told.clone();
     match step {
@@ -216,12 +222,12 @@ async fn in_session(
         }
         Step::DeleteSession => {
             toolbox.delete_session(&session.id).await?;
-            return Ok(Next::Now(lease.clone()));
+            return Ok(Next::now(lease.clone()));
         }
-        _ => return Ok(Next::Now(lease.clone())),
+        _ => return Ok(Next::now(lease.clone())),
     }
     let lease = report(lease.clone(), &told, ctx).await?;
-    Ok(lease.map_or(Next::Gone, Next::Now))
+    Ok(lease.map_or(Next::Gone, Next::now))
 }
 
 fn serve(

@@ -91,7 +91,7 @@ async fn remote(lease: &SandboxLease, client: &Client, ctx: &Context) -> Remote 
             since: ctx.board.absent(&uid),
         },
         Ok(Absence::Unproven) => Remote::Unproven,
-        Ok(Absence::Failed(sandbox)) => Remote::FailedDeletion(sandbox),
+        Ok(Absence::Failed(sandbox)) => Remote::FailedDeletion(*sandbox),
         Err(error) => Remote::Unknown(error),
     }
 }
@@ -99,7 +99,7 @@ async fn remote(lease: &SandboxLease, client: &Client, ctx: &Context) -> Remote 
 enum Absence {
     Proved,
     Unproven,
-    Failed(Sandbox),
+    Failed(Box<Sandbox>),
 }
 
 /// What a "not found" is worth.
@@ -124,7 +124,7 @@ async fn absence(
         && let Some(sandbox) = client.listed_sandbox(id).await?
         && matches!(sandbox.state, State::Failed(_))
     {
-        return Ok(Absence::Failed(sandbox));
+        return Ok(Absence::Failed(Box::new(sandbox)));
     }
     Ok(Absence::Proved)
 }

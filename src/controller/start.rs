@@ -2,7 +2,8 @@
 
 use std::{fmt::Debug, sync::Arc};
 
-use futures::{Stream, StreamExt, future, stream};
+use futures::{Stream, StreamExt, stream};
+use k8s_openapi::jiff::Timestamp;
 use kube::{
     Api, Client, Resource,
     core::{DeserializeGuard, PartialObjectMeta},
@@ -85,6 +86,7 @@ pub async fn start(
         command_hints,
         listed: CancellationToken::new(),
         stop: stop.clone(),
+        clock: system_time,
     });
 
     let mut news = watches::LeaseNews::default();
@@ -103,14 +105,22 @@ pub async fn start(
         .with_config(controller::Config::default().concurrency(CONCURRENCY))
         .reconcile_on(received(lease_hinted))
         .graceful_shutdown_on(stop.clone().cancelled_owned())
-        .run(lease::reconcile, lease::error_policy, Arc::clone(&ctx))
-        .for_each(|result| future::ready(log(result)));
+        .run(
+            lease::reconcile,
+            |l, e, ctx| lease::error_policy(&l, e, &ctx),
+            Arc::clone(&ctx),
+        )
+        .for_each(async |result| log(result));
     let command_controller = Controller::for_stream(changed(command_events), commands.clone())
         .with_config(controller::Config::default().concurrency(CONCURRENCY))
         .reconcile_on(received(command_hinted))
         .graceful_shutdown_on(stop.clone().cancelled_owned())
-        .run(command::reconcile, command::error_policy, Arc::clone(&ctx))
-        .for_each(|result| future::ready(log(result)));
+        .run(
+            command::reconcile,
+            |c, e, ctx| command::error_policy(&c, e, &ctx),
+            Arc::clone(&ctx),
+        )
+        .for_each(async |result| log(result));
 
     let ready = async {
         if leases.wait_until_ready().await.is_ok() && commands.wait_until_ready().await.is_ok() {
@@ -126,6 +136,11 @@ pub async fn start(
         ready,
         stop.run_until_cancelled(secrets)
     );
+}
+
+#[allow(clippy::disallowed_methods, reason = "this is where the time comes from")]
+fn system_time() -> Timestamp {
+    Timestamp::now()
 }
 
 /// The objects whose change can call for a decision. A change of status alone is our own doing.
@@ -162,7 +177,7 @@ fn log<K: Resource<DynamicType = ()>, E: std::error::Error>(
             tracing::debug!(%object, "it changed meanwhile; looking again");
         }
         Err(controller::Error::ReconcilerFailed(error, object)) => {
-            tracing::warn!(%object, %error, "the reconcile failed")
+            tracing::warn!(%object, %error, "the reconcile failed");
         }
         Err(error) => tracing::warn!(
             error = &error as &dyn std::error::Error,

@@ -60,9 +60,9 @@ fn backoff() -> watcher::ExponentialBackoff {
     watcher::ExponentialBackoff::from(growing)
 }
 
-fn readable<K: Debug>(event: watcher::Result<Event<DeserializeGuard<K>>>) -> watcher::Result<Option<Event<K>>>
+fn readable<K>(event: watcher::Result<Event<DeserializeGuard<K>>>) -> watcher::Result<Option<Event<K>>>
 where
-    K: Resource<DynamicType = ()>,
+    K: Resource<DynamicType = ()> + Debug,
 {
     let decode = |guard: DeserializeGuard<K>| {
         guard.0.inspect_err(|error| tracing::error!(%error, kind = %K::kind(&()), "an object cannot be read; it is left alone")).ok()

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    fmt,
+    fmt::{self, Write as _},
     sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
@@ -54,11 +54,11 @@ impl Key {
     /// First twelve hexadecimal digits of its SHA-256: enough to see that it changed, too little to learn it.
     #[must_use]
     pub fn fingerprint(&self) -> String {
-        Sha256::digest(self.0.expose_secret())
-            .iter()
-            .take(6)
-            .map(|b| format!("{b:02x}"))
-            .collect()
+        let digest = Sha256::digest(self.0.expose_secret());
+        digest.iter().take(6).fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
     }
 }
 

@@ -9,7 +9,7 @@ pub fn grow(first: Duration, cap: Duration, failures: u32, seed: u64) -> Duratio
     let full = first
         .saturating_mul(2_u32.saturating_pow(failures.min(16)))
         .min(cap);
-    full - spread(full / 4, seed ^ u64::from(failures))
+    full.saturating_sub(spread(full / 4, seed ^ u64::from(failures)))
 }
 
 /// A part of `range`, by `seed`.

@@ -174,26 +174,21 @@ fn queued(
 ) -> Step {
     let mut status = old.clone();
     status.state = Some(CommandState::Queued);
-    status.accepted_time = status.accepted_time.or_else(|| Some(Time(now)));
+    status.accepted_time = status.accepted_time.or(Some(Time(now)));
     status.sequence = status.sequence.or_else(|| queue::sequence(command));
     status.queue_position =
         (observed.ahead < TOLD_POSITIONS).then(|| i32::try_from(observed.ahead + 1).unwrap_or(i32::MAX));
 
-    let bound = status.lease_uid.clone();
-    let ended = || {
-        Outcome::without_result(
-            Reason::LeaseEnded,
-            "the lease ended before it was this command's turn; it never ran",
-        )
-    };
+    if ended_without_it(status.lease_uid.as_deref(), &observed.lease) {
+        let message = "the lease ended before it was this command's turn; it never ran";
+        return finish(
+            command,
+            &status,
+            &Outcome::without_result(Reason::LeaseEnded, message),
+            now,
+        );
+    }
     let (reason, message) = match &observed.lease {
-        Lease::Missing if bound.is_some() => return finish(command, &status, &ended(), now),
-        Lease::Present { uid, .. } | Lease::Terminating { uid, .. }
-            if bound.as_ref().is_some_and(|b| b != uid) =>
-        {
-            return finish(command, &status, &ended(), now);
-        }
-        Lease::Terminating { .. } if bound.is_some() => return finish(command, &status, &ended(), now),
         Lease::Missing => {
             let name = &command.spec.lease_ref.name;
             (
@@ -212,39 +207,17 @@ fn queued(
                     Reason::Queued,
                     "waiting for the commands that were accepted before it".to_owned(),
                 ),
+                Sandbox::Up { .. } if !ours => return Step::AddFinalizer,
                 Sandbox::Up {
                     id,
                     session,
                     generation,
                     ..
                 } => {
-                    if !ours {
-                        return Step::AddFinalizer;
-                    }
-                    status.state = Some(CommandState::Running);
-                    status.queue_position = None;
-                    status.attempts = Some(status.attempts.unwrap_or(0) + 1);
                     status.sandbox_id = Some(id.clone());
                     status.session_id = Some(session.clone());
                     status.session_generation = Some(*generation);
-                    status.start_time = Some(Time(now));
-                    set(
-                        &mut status,
-                        command,
-                        Type::Started,
-                        true.into(),
-                        Reason::Running,
-                        "sent to the lease's session",
-                        now,
-                    );
-                    progress(
-                        &mut status,
-                        command,
-                        Reason::Running,
-                        "running in the lease's session",
-                        now,
-                    );
-                    return Step::Record(Box::new(status), Again::AtOnce);
+                    return start(command, status, now);
                 }
                 Sandbox::Unknown | Sandbox::Down | Sandbox::Lost => {
                     (Reason::WaitingForLease, format!("waiting for the lease: {says}"))
@@ -276,6 +249,39 @@ fn queued(
     }
 }
 
+/// Whether the lease that a waiting command is bound to has ended, or is about to.
+fn ended_without_it(bound: Option<&str>, lease: &Lease) -> bool {
+    bound.is_some_and(|bound| match lease {
+        Lease::Present { uid, .. } => uid != bound,
+        Lease::Missing | Lease::Terminating { .. } => true,
+    })
+}
+
+/// The intent to send it, recorded before it is sent.
+fn start(command: &SandboxCommand, mut status: SandboxCommandStatus, now: Timestamp) -> Step {
+    status.state = Some(CommandState::Running);
+    status.queue_position = None;
+    status.attempts = Some(status.attempts.unwrap_or(0) + 1);
+    status.start_time = Some(Time(now));
+    set(
+        &mut status,
+        command,
+        Type::Started,
+        Truth::True,
+        Reason::Running,
+        "sent to the lease's session",
+        now,
+    );
+    progress(
+        &mut status,
+        command,
+        Reason::Running,
+        "running in the lease's session",
+        now,
+    );
+    Step::Record(Box::new(status), Again::AtOnce)
+}
+
 fn run(
     command: &SandboxCommand,
     status: &SandboxCommandStatus,
@@ -290,27 +296,33 @@ fn run(
         // The lease is gone, and a lease goes only after its sandbox.
         Lease::Missing | Lease::Present { .. } | Lease::Terminating { .. } => (&Sandbox::Lost, true),
     };
-    let due = due(command, status);
-    let overdue = due.is_some_and(|due| now >= due);
-    let stop = deleted || lease_ends || overdue;
-    let why = if deleted {
-        (Reason::Cancelled, "it was deleted while it ran".to_owned())
+    let overdue = due(command, status).is_some_and(|due| now >= due);
+    let stop = if deleted {
+        Some(Stop(Reason::Cancelled, "it was deleted while it ran".to_owned()))
     } else if lease_ends {
-        (Reason::LeaseEnded, "the lease ended while it ran".to_owned())
-    } else {
+        Some(Stop(
+            Reason::LeaseEnded,
+            "the lease ended while it ran".to_owned(),
+        ))
+    } else if overdue {
         let seconds = command.spec.timeout_seconds;
-        (
-            Reason::TimedOut,
-            format!("ended after timeoutSeconds ({seconds}): TERM, then KILL for what was left"),
-        )
+        let message = format!("ended after timeoutSeconds ({seconds}): TERM, then KILL for what was left");
+        Some(Stop(Reason::TimedOut, message))
+    } else {
+        None
     };
-    let finish = |outcome: Outcome| {
+    let answered = observed
+        .sent
+        .answer
+        .as_ref()
+        .and_then(|answer| concluded(answer, stop.as_ref()));
+    if let Some(outcome) = answered.or_else(|| unreachable_for_good(sandbox, stop.as_ref())) {
         let command_id = observed
             .sent
             .command_id
             .clone()
             .or_else(|| status.command_id.clone());
-        finish(
+        return finish(
             command,
             &SandboxCommandStatus {
                 command_id,
@@ -318,83 +330,95 @@ fn run(
             },
             &outcome,
             now,
-        )
+        );
+    }
+    let Sandbox::Up {
+        session,
+        generation,
+        epoch,
+        ..
+    } = sandbox
+    else {
+        return Step::Look(LOOK);
     };
-    match (&observed.sent.answer, sandbox) {
-        (
-            Some(Answer::Done {
-                code,
-                milliseconds,
-                how,
-                streams,
-                killed,
-            }),
-            _,
-        ) => {
-            let outcome = Outcome::ended(*code, *milliseconds, *how, streams.clone());
-            finish(if *killed && stop {
-                outcome.because(why.0, why.1)
-            } else {
-                outcome
-            })
+    match &observed.sent.answer {
+        _ if stop.is_some() => Step::Kill,
+        None if observed.sent.fresh => Step::Submit { epoch: *epoch },
+        Some(Answer::Unseen) if observed.sent.epoch == Some(*epoch) => Step::Suspect,
+        Some(Answer::Unseen) if status.session_id.as_deref() == Some(session) => {
+            Step::Submit { epoch: *epoch }
         }
-        (Some(Answer::Died(streams)), _) => {
-            let lost = Outcome::without_result(
-                Reason::SessionLost,
-                "its shell ended without telling an exit code (killed, or the sandbox was stopped)",
-            );
-            let outcome = if stop { lost.because(why.0, why.1) } else { lost };
-            finish(Outcome {
-                streams: Some(streams.clone()),
-                ..outcome
-            })
-        }
-        (Some(Answer::Fenced), _) => {
-            let message = format!("{}; it had not begun and never will", why.1);
-            finish(Outcome::without_result(why.0, message))
-        }
-        (Some(Answer::Lost | Answer::Cleared), _) => finish(Outcome::without_result(
-            Reason::OutcomeUnknown,
-            "the controller's files in the sandbox were removed: whether and how it ended cannot be known; it is not sent again",
-        )),
-        (_, Sandbox::Lost) if lease_ends => finish(Outcome::without_result(
-            why.0,
-            format!("{}; its exit code is not known", why.1),
-        )),
-        (_, Sandbox::Lost) => finish(Outcome::without_result(
-            Reason::SandboxLost,
-            "the sandbox is gone or failed; its exit code is not known",
-        )),
-        (_, Sandbox::Down) if stop => finish(Outcome::without_result(
-            why.0,
-            format!("{}; the sandbox had stopped, its exit code is not known", why.1),
-        )),
-        (_, Sandbox::Unknown | Sandbox::Down) => Step::Look(LOOK),
-        (_, Sandbox::Up { .. }) if stop => Step::Kill,
-        (
-            Some(Answer::Unseen),
-            Sandbox::Up {
-                session,
-                generation,
-                epoch,
-                ..
-            },
-        ) => {
-            if observed.sent.epoch == Some(*epoch) {
-                return Step::Suspect;
-            }
-            if status.session_id.as_deref() == Some(session) {
-                return Step::Submit { epoch: *epoch };
-            }
+        Some(Answer::Unseen) => {
             // Certain not to have started in the old session; the guard keeps a late copy from running twice.
             let mut status = status.clone();
             status.session_id = Some(session.clone());
             status.session_generation = Some(*generation);
             Step::Record(Box::new(status), Again::AtOnce)
         }
-        (None, Sandbox::Up { epoch, .. }) if observed.sent.fresh => Step::Submit { epoch: *epoch },
         // Recorded by an earlier controller: it may have been sent. Look before sending.
-        (Some(Answer::Running | Answer::Survivors) | None, Sandbox::Up { .. }) => Step::Wait,
+        _ => Step::Wait,
+    }
+}
+
+/// Why a running command has to end.
+struct Stop(Reason, String);
+
+/// What an answer from the sandbox means, if it is the last word.
+fn concluded(answer: &Answer, stop: Option<&Stop>) -> Option<Outcome> {
+    match answer {
+        Answer::Done {
+            code,
+            milliseconds,
+            how,
+            streams,
+            killed,
+        } => {
+            let outcome = Outcome::ended(*code, *milliseconds, *how, streams.clone());
+            // What ended by itself ended by itself, even if we were about to end it.
+            Some(match stop {
+                Some(Stop(reason, message)) if *killed => outcome.because(*reason, message),
+                _ => outcome,
+            })
+        }
+        Answer::Died(streams) => {
+            let message = "its shell ended without telling an exit code (killed, or the sandbox was stopped)";
+            let lost = Outcome::without_result(Reason::SessionLost, message);
+            let outcome = match stop {
+                Some(Stop(reason, message)) => lost.because(*reason, message),
+                None => lost,
+            };
+            Some(Outcome {
+                streams: Some(streams.clone()),
+                ..outcome
+            })
+        }
+        Answer::Fenced => Some(match stop {
+            Some(Stop(reason, message)) => {
+                Outcome::without_result(*reason, format!("{message}; it had not begun and never will"))
+            }
+            None => Outcome::without_result(Reason::Cancelled, "it was kept from starting and never ran"),
+        }),
+        Answer::Lost | Answer::Cleared => Some(Outcome::without_result(
+            Reason::OutcomeUnknown,
+            "the controller's files in the sandbox were removed: whether and how it ended cannot be known; it is not \
+             sent again",
+        )),
+        Answer::Running | Answer::Unseen | Answer::Survivors => None,
+    }
+}
+
+/// What is left to say when the sandbox can never tell any more, or nothing can run in it that had to be ended.
+fn unreachable_for_good(sandbox: &Sandbox, stop: Option<&Stop>) -> Option<Outcome> {
+    match (sandbox, stop) {
+        (Sandbox::Lost, None) => Some(Outcome::without_result(
+            Reason::SandboxLost,
+            "the sandbox is gone or failed; its exit code is not known",
+        )),
+        (Sandbox::Lost | Sandbox::Down, Some(Stop(reason, message))) => {
+            let message = format!("{message}; the sandbox no longer ran, its exit code is not known");
+            Some(Outcome::without_result(*reason, message))
+        }
+        (Sandbox::Down, None) | (Sandbox::Unknown | Sandbox::Up { .. }, _) => None,
     }
 }
 
@@ -547,3 +571,6 @@ fn set(
         now,
     );
 }
+
+#[cfg(test)]
+mod tests;

@@ -106,7 +106,7 @@ pub enum Step {
 }
 
 /// A decision.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// What to do.
     pub step: Step,
@@ -516,3 +516,6 @@ pub fn refusal(error: &Error) -> (Reason, String) {
     };
     (reason, error.to_string())
 }
+
+#[cfg(test)]
+mod tests;

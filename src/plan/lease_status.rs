@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// What a decision has to tell; becomes the status.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     connection: Option<ConnectionStatus>,
     sandbox: Option<SandboxStatus>,
@@ -216,7 +216,7 @@ impl Told {
     /// The session's shell has answered.
     pub fn session_lives(&mut self, now: Timestamp) {
         if let Some(session) = &mut self.session {
-            session.creation_time.get_or_insert(whole_seconds(now));
+            session.creation_time.get_or_insert_with(|| whole_seconds(now));
         }
         self.ready(Reason::Ready, "the sandbox runs and its session takes commands");
     }

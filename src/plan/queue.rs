@@ -78,8 +78,8 @@ mod tests {
         command.metadata.uid = Some(name.to_owned());
         command.metadata.resource_version = Some(version.to_owned());
         command.status = Some(SandboxCommandStatus {
-            sequence,
             state,
+            sequence,
             ..SandboxCommandStatus::default()
         });
         command

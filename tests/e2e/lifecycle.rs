@@ -163,7 +163,7 @@ async fn a_sleeping_sandbox_is_woken_by_the_next_command() {
     world.until_finished("before").await;
     world
         .daytona
-        .advance_clock(std::time::Duration::from_secs(16 * 60))
+        .advance_clock(std::time::Duration::from_mins(16))
         .await
         .unwrap();
     let asleep = world.until_reason("sblease", "l", "Ready", "Asleep").await;

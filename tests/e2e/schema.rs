@@ -49,6 +49,7 @@ async fn try_all(kubectl: &Kubectl, manifest: &str, cases: Vec<Case>) {
     }
 }
 
+#[allow(clippy::too_many_lines, reason = "a table")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_refused_where_it_can_be_seen_to_be_wrong() {
     let kubectl = namespace("schema-leases").await;

@@ -22,7 +22,7 @@ use dev::{
 use serde_json::{Value, json};
 
 /// How long anything may take that should happen. Generous: the machine may be busy with other tests.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_mins(1);
 
 /// The key that the local Daytona accepts.
 pub(crate) const KEY: &str = "dtn_0123456789abcdef-the-key-of-the-tests";

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use tokio::process::Command;
 
+use super::paths::{self, PathError};
 use super::processes::{MARKER, Processes};
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -109,6 +110,14 @@ impl Environment {
             shell,
             processes,
             env,
+        })
+    }
+
+    /// Where the service may write: a link that the sandbox put in the way is not followed out of it.
+    pub(super) fn inside(&self, path: &Path) -> io::Result<PathBuf> {
+        paths::resolve(&self.root, &self.home, &path.to_string_lossy()).map_err(|error| match error {
+            PathError::Io(error) => error,
+            PathError::Outside => io::Error::other(error.to_string()),
         })
     }
 

@@ -18,7 +18,7 @@ pub(super) const ARCHIVED: &str = "archived";
 pub(super) const DESTROYED: &str = "destroyed";
 
 /// The longest time to the archive, in minutes; 0 asks for it.
-pub(super) const LONGEST_ARCHIVE_INTERVAL: i64 = 43_200;
+const LONGEST_ARCHIVE_INTERVAL: i64 = 43_200;
 
 /// The recorded activity may be so much older than the last request.
 const ACTIVITY_THROTTLE: Duration = Duration::from_secs(45);
@@ -118,7 +118,48 @@ pub(super) enum Due {
     Destroy,
 }
 
+pub(super) fn archive_interval(minutes: i64) -> i64 {
+    minutes.min(LONGEST_ARCHIVE_INTERVAL)
+}
+
 impl Record {
+    /// A sandbox that is on its way to be started.
+    pub(super) fn new(
+        id: String,
+        name: String,
+        given: Create,
+        environment: Environment,
+        now: Moment,
+    ) -> Self {
+        Self {
+            id,
+            name,
+            auto_stop: given.auto_stop_interval.unwrap_or(15),
+            auto_archive: archive_interval(given.auto_archive_interval.unwrap_or(10_080)),
+            auto_delete: given.auto_delete_interval.unwrap_or(-1),
+            ttl_minutes: given.ttl_minutes.unwrap_or(0),
+            state: if given.build_info.is_some() {
+                "pending_build"
+            } else {
+                "creating"
+            }
+            .to_owned(),
+            desired: STARTED.to_owned(),
+            error_reason: None,
+            recoverable: None,
+            created_at: now,
+            updated_at: now,
+            last_activity: now,
+            stopped_at: None,
+            transition: None,
+            busy: false,
+            open_requests: 0,
+            environment,
+            daemon: None,
+            given,
+        }
+    }
+
     /// A transition is under way: most operations are refused meanwhile.
     pub(super) fn is_pending(&self) -> bool {
         self.transition.is_some()

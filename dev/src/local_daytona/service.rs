@@ -16,9 +16,7 @@ use super::environment::{Environment, Shell};
 use super::model::{SandboxReport, Settings};
 use super::problem::Problem;
 use super::processes::Processes;
-use super::record::{
-    ARCHIVED, Create, DESTROYED, LONGEST_ARCHIVE_INTERVAL, Record, STARTED, STOPPED, Transition,
-};
+use super::record::{self, ARCHIVED, Create, DESTROYED, Record, STARTED, STOPPED, Transition};
 use super::{DEFAULT_SNAPSHOT, Options, lock};
 
 #[derive(Debug)]
@@ -137,36 +135,12 @@ impl Service {
         .map_err(|error| Problem::bad_request(format!("Sandbox failed to start: {error}")))?;
         let now = self.clock.now();
         let delay = self.settings().create_delay_seconds.unwrap_or(0);
-        let mut record = Record {
-            id: id.clone(),
-            name,
-            auto_stop: given.auto_stop_interval.unwrap_or(15),
-            auto_archive: archive_interval(given.auto_archive_interval.unwrap_or(10_080)),
-            auto_delete: given.auto_delete_interval.unwrap_or(-1),
-            ttl_minutes: given.ttl_minutes.unwrap_or(0),
-            state: if given.build_info.is_some() {
-                "pending_build"
-            } else {
-                "creating"
-            }
-            .to_owned(),
-            desired: STARTED.to_owned(),
-            error_reason: None,
-            recoverable: None,
-            created_at: now,
-            updated_at: now,
-            last_activity: now,
-            stopped_at: None,
-            transition: Some(Transition {
-                due: now.after(Duration::from_secs(delay)),
-                to: STARTED,
-            }),
-            busy: false,
-            open_requests: 0,
-            environment,
-            daemon: None,
-            given,
+        let started = Transition {
+            due: now.after(Duration::from_secs(delay)),
+            to: STARTED,
         };
+        let mut record = Record::new(id.clone(), name, given, environment, now);
+        record.transition = Some(started);
         // The path through a build always answers before it has ended.
         if delay == 0 && record.given.build_info.is_none() {
             self.settle(&mut record, now);
@@ -279,7 +253,7 @@ impl Service {
             }
             match which {
                 Interval::Stop => record.auto_stop = minutes,
-                Interval::Archive => record.auto_archive = archive_interval(minutes),
+                Interval::Archive => record.auto_archive = record::archive_interval(minutes),
                 Interval::Delete => record.auto_delete = minutes.max(-1),
                 Interval::Ttl => record.ttl_minutes = minutes,
             }
@@ -392,8 +366,4 @@ fn report(record: &Record, processes: Option<Vec<super::processes::Process>>) ->
 
 fn in_progress() -> Problem {
     Problem::conflict("Sandbox state change in progress")
-}
-
-fn archive_interval(minutes: i64) -> i64 {
-    minutes.min(LONGEST_ARCHIVE_INTERVAL)
 }

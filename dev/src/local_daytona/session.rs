@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::command::{Command, make_fifo};
 use super::environment::{Environment, ShellKind};
 use super::lock;
-use super::processes::{self, Process, Processes};
+use super::processes::{self, Process};
 
 /// So many commands may be unfinished before a submission waits: the pipe to the shell is full then.
 const LONGEST_QUEUE: usize = 32;
@@ -41,13 +41,12 @@ pub(super) struct Session {
     dir: PathBuf,
     /// The FIFO on which the shell says how far it is.
     status: PathBuf,
-    kind: ShellKind,
+    environment: Environment,
     shell: Process,
     input: tokio::sync::Mutex<ChildStdin>,
     inside: Mutex<Inside>,
     /// Told when a command ends and when the shell does.
     moved: Notify,
-    processes: Arc<Processes>,
     /// Its deletion has begun.
     pub(super) cancelled: CancellationToken,
     /// Its deletion is done.
@@ -70,10 +69,7 @@ struct Death {
 
 impl Session {
     pub(super) fn open(environment: &Environment, id: &str) -> io::Result<Arc<Self>> {
-        let dir = environment
-            .home
-            .join(".daytona/sessions")
-            .join(directory_name(id));
+        let dir = environment.inside(&Path::new(".daytona/sessions").join(directory_name(id)))?;
         // A later session of the same name takes over what an earlier daemon left behind.
         fs::create_dir_all(&dir)?;
         // Of this session alone: a predecessor that still listens would take words meant for it.
@@ -89,12 +85,11 @@ impl Session {
             id: id.to_owned(),
             dir,
             status: status_path,
-            kind: environment.shell.kind,
+            environment: environment.clone(),
             shell,
             input: tokio::sync::Mutex::new(input),
             inside: Mutex::default(),
             moved: Notify::new(),
-            processes: Arc::clone(&environment.processes),
             cancelled: CancellationToken::new(),
             gone: CancellationToken::new(),
         });
@@ -110,34 +105,27 @@ impl Session {
         let mut input = self.input.lock().await;
         self.room_in_the_queue().await?;
         let id = Uuid::new_v4().to_string();
-        let dir = self.dir.join(&id);
-        let dead = lock(&self.inside).dead;
-        if let Some(death) = dead {
+        let dir = self.environment.inside(&self.dir.join(&id))?;
+        if lock(&self.inside).dead.is_some() {
             // It is listed all the same.
             let command = Arc::new(Command::stillborn(dir, id.clone(), text, is_async)?);
             lock(&self.inside).commands.insert(id, Arc::clone(&command));
-            // zsh: something left over still holds the pipe, so nobody notices.
-            let unnoticed = self.kind == ShellKind::Zsh && death.in_async_command;
-            return if unnoticed {
-                Ok(command)
-            } else {
-                Err(ExecError::BrokenPipe)
-            };
+            return self.after_death(command);
         }
-        let keep_nul = self.kind == ShellKind::Zsh;
+        let keep_nul = self.environment.shell.kind == ShellKind::Zsh;
         let command = Command::prepare(dir, id.clone(), text, is_async, keep_nul, &self.gone)?;
         {
             let mut inside = lock(&self.inside);
             inside.commands.insert(id, Arc::clone(&command));
             inside.unfinished.push(Arc::clone(&command));
         }
-        let builtin = if self.kind == ShellKind::Dash {
+        let builtin = if self.environment.shell.kind == ShellKind::Dash {
             "command"
         } else {
             "builtin"
         };
         // As measured, a finished asynchronous command leaves a `sleep` behind in bash and dash.
-        let leaks = is_async && self.kind != ShellKind::Zsh;
+        let leaks = is_async && self.environment.shell.kind != ShellKind::Zsh;
         let wrapper = command.wrapper(&self.status, builtin, leaks);
         let written = async {
             input.write_all(wrapper.as_bytes()).await?;
@@ -145,7 +133,28 @@ impl Session {
         };
         match written.await {
             Ok(()) => Ok(command),
-            Err(_) => Err(ExecError::BrokenPipe),
+            Err(_) => self.after_death(command),
+        }
+    }
+
+    /// zsh that ended in an asynchronous command: something left over still holds its pipe, so that
+    /// nobody notices, and what is submitted never runs.
+    fn after_death(&self, command: Arc<Command>) -> Result<Arc<Command>, ExecError> {
+        let inside = lock(&self.inside);
+        // It may be dead before its end was noted.
+        let last = || {
+            inside
+                .unfinished
+                .first()
+                .is_some_and(|first| first.is_async && first.id != command.id)
+        };
+        let in_async_command = inside.dead.map_or_else(last, |death| death.in_async_command);
+        let unnoticed = self.environment.shell.kind == ShellKind::Zsh && in_async_command;
+        drop(inside);
+        if unnoticed {
+            Ok(command)
+        } else {
+            Err(ExecError::BrokenPipe)
         }
     }
 
@@ -185,9 +194,11 @@ impl Session {
         for process in processes::group_and_descendants(self.shell.pid) {
             processes::signal(&process, Signal::KILL);
         }
-        self.processes.reap();
+        self.environment.processes.reap();
         self.gone.cancel();
-        let _ = fs::remove_dir_all(&self.dir);
+        if let Ok(dir) = self.environment.inside(&self.dir) {
+            let _ = fs::remove_dir_all(dir);
+        }
     }
 
     /// A session whose daemon is gone: nobody reads from it any more.
@@ -236,7 +247,7 @@ impl Session {
         if !exited {
             let _ = child.wait().await;
         }
-        self.processes.ended(&self.shell);
+        self.environment.processes.ended(&self.shell);
         let _ = fs::remove_file(&self.status);
         let mut inside = lock(&self.inside);
         let current = inside.unfinished.first().map(|command| command.is_async);

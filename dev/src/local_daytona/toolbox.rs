@@ -95,9 +95,11 @@ async fn proxy(
     request.extensions_mut().insert(Arc::clone(&daemon));
     tokio::select! {
         biased;
-        // The other end is gone in mid-request: what the handler makes of it does not get out.
         () = daemon.lost.cancelled() => StatusCode::BAD_GATEWAY.into_response(),
-        response = next.run(request) => response,
+        // The other end is gone in mid-request: what the handler made of it does not get out.
+        response = next.run(request) => {
+            if daemon.lost.is_cancelled() { StatusCode::BAD_GATEWAY.into_response() } else { response }
+        }
     }
 }
 

@@ -137,6 +137,36 @@ async fn a_path_out_of_the_sandbox_is_refused() {
 }
 
 #[tokio::test]
+async fn the_service_itself_does_not_write_through_a_link_out_of_the_sandbox() {
+    let server = Server::bash().await;
+    let sandbox = server.sandbox().await;
+    let outside = tempfile::tempdir().unwrap();
+    sandbox
+        .execute(&format!("ln -s {} .daytona", outside.path().display()))
+        .await;
+    assert_eq!(
+        sandbox
+            .post("/process/session", json!({ "sessionId": "s" }))
+            .await
+            .status,
+        500
+    );
+    sandbox.execute("rm .daytona").await;
+    sandbox.open("s").await;
+    sandbox
+        .execute(&format!(
+            "rm -r .daytona; ln -s {} .daytona",
+            outside.path().display()
+        ))
+        .await;
+    std::fs::create_dir_all(outside.path().join("sessions/s")).unwrap();
+    assert_eq!(sandbox.exec("s", "true").await.status, 500);
+    sandbox.close("s").await;
+    let left = std::fs::read_dir(outside.path().join("sessions/s")).unwrap();
+    assert_eq!(left.count(), 0, "made nothing there, and did not remove it");
+}
+
+#[tokio::test]
 async fn folders_are_made_listed_and_removed() {
     let server = Server::bash().await;
     let sandbox = server.sandbox().await;

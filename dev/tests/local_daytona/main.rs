@@ -10,5 +10,6 @@ mod faults;
 mod files;
 mod one_shot;
 mod sandboxes;
+mod session_ends;
 mod sessions;
 mod support;
