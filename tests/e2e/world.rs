@@ -33,10 +33,7 @@ pub(crate) static PLANE: LazyLock<ControlPlane> = LazyLock::new(|| {
     let start = || {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         runtime.block_on(async {
-            let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))
-                .expect("a directory")
-                .keep();
-            let plane = ControlPlane::start(&directory)
+            let plane = ControlPlane::start_temporary()
                 .await
                 .unwrap_or_else(|e| panic!("{e}"));
             let crds = install::crds(plane.cluster(), &install::workspace().join("crds")).await;
@@ -106,14 +103,10 @@ impl World {
             namespace: &namespace,
             values: json!({ "watchNamespaces": [namespace] }),
         };
-        let kubeconfig = if release.chart.exists() {
-            release
-                .install(plane.cluster())
-                .await
-                .unwrap_or_else(|e| panic!("{e}"))
-        } else {
-            plane.kubeconfig().to_owned()
-        };
+        let kubeconfig = release
+            .install(plane.cluster())
+            .await
+            .unwrap_or_else(|e| panic!("{e}"));
         let log = directory.path().join("controller.log");
         Self {
             namespace,
