@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::{
     config::{Config, ControllerKeyFor, InvalidEndpoint, parse_endpoint},
     daytona::{Endpoint, Key, Timeouts},
-    plan::lease::Intervals,
+    plan::{command::GRACE_SECONDS, lease::Intervals},
 };
 
 /// Leases Daytona sandboxes and runs commands in them, declaratively.
@@ -40,11 +40,7 @@ pub struct Run {
     pub watch_namespace: Vec<String>,
 
     /// The controller's own Daytona API, for leases that name none, as URL or `URL=TOOLBOX_ORIGIN[,...]`.
-    #[arg(
-        long,
-        env = "DAYTONA_API_URL",
-        default_value = "https://app.daytona.io/api=https://proxy.app.daytona.io"
-    )]
+    #[arg(long, env = "DAYTONA_API_URL", default_value = "https://app.daytona.io/api=https://proxy.app.daytona.io")]
     pub daytona_api_url: String,
 
     /// Another API that leases may name, as URL or `URL=TOOLBOX_ORIGIN[,...]`; may be given several times.
@@ -118,17 +114,11 @@ impl Run {
     /// When one of them cannot be used.
     pub fn config(&self, key: Option<&str>) -> Result<Config, Invalid> {
         let own = std::iter::once(&self.daytona_api_url);
-        let allowed: Vec<Endpoint> = own
-            .chain(&self.allow_api_url)
-            .map(|e| parse_endpoint(e))
-            .collect::<Result<_, _>>()?;
+        let allowed: Vec<Endpoint> =
+            own.chain(&self.allow_api_url).map(|e| parse_endpoint(e)).collect::<Result<_, _>>()?;
         Ok(Config {
             allowed,
-            key: key
-                .filter(|k| !k.is_empty())
-                .map(Key::new)
-                .transpose()
-                .map_err(Invalid::Key)?,
+            key: key.filter(|k| !k.is_empty()).map(Key::new).transpose().map_err(Invalid::Key)?,
             key_for: self.controller_key_for,
             intervals: Intervals {
                 idle: self.lease_poll,
@@ -142,6 +132,7 @@ impl Run {
             timeouts: Timeouts {
                 connect: self.connect_timeout,
                 request: self.request_timeout,
+                idle: self.command_hold.max(Duration::from_secs(GRACE_SECONDS + 10)) + self.request_timeout,
             },
         })
     }
@@ -149,12 +140,6 @@ impl Run {
 
 /// `15m`, `1h30m`, `500ms`.
 fn duration(text: &str) -> Result<Duration, String> {
-    let parsed: kube::core::Duration = text
-        .parse()
-        .map_err(|e| format!("{e}; write for example 90s or 1h30m"))?;
-    if parsed.is_negative() {
-        Err("a duration cannot be negative".to_owned())
-    } else {
-        Ok(parsed.into())
-    }
+    let parsed: kube::core::Duration = text.parse().map_err(|e| format!("{e}; write for example 90s or 1h30m"))?;
+    if parsed.is_negative() { Err("a duration cannot be negative".to_owned()) } else { Ok(parsed.into()) }
 }

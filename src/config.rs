@@ -71,29 +71,17 @@ fn same(a: &Url, b: &Url) -> bool {
 /// # Errors
 /// When it is not a URL that a key may be sent to.
 pub fn parse_endpoint(entry: &str) -> Result<Endpoint, InvalidEndpoint> {
-    let invalid = |why| InvalidEndpoint {
-        entry: entry.to_owned(),
-        why,
-    };
-    let (url, origins) = entry
-        .split_once('=')
-        .map_or((entry, None), |(url, origins)| (url, Some(origins)));
+    let invalid = |why| InvalidEndpoint { entry: entry.to_owned(), why };
+    let (url, origins) = entry.split_once('=').map_or((entry, None), |(url, origins)| (url, Some(origins)));
     let api_url = safe_url(url).map_err(invalid)?;
     let toolbox_origins = match origins {
         Some(origins) => origins
             .split(',')
-            .map(|origin| {
-                safe_url(origin)
-                    .map(|u| u.origin().ascii_serialization())
-                    .map_err(invalid)
-            })
+            .map(|origin| safe_url(origin).map(|u| u.origin().ascii_serialization()).map_err(invalid))
             .collect::<Result<_, _>>()?,
         None => vec![api_url.origin().ascii_serialization()],
     };
-    Ok(Endpoint {
-        api_url,
-        toolbox_origins,
-    })
+    Ok(Endpoint { api_url, toolbox_origins })
 }
 
 fn safe_url(text: &str) -> Result<Url, &'static str> {
@@ -109,11 +97,7 @@ fn safe_url(text: &str) -> Result<Url, &'static str> {
         "http" if loopback => {}
         _ => return Err("it must be https (http only for a loopback host)"),
     }
-    if !url.username().is_empty()
-        || url.password().is_some()
-        || url.query().is_some()
-        || url.fragment().is_some()
-    {
+    if !url.username().is_empty() || url.password().is_some() || url.query().is_some() || url.fragment().is_some() {
         return Err("it must not carry credentials, a query or a fragment");
     }
     Ok(url)
@@ -125,8 +109,7 @@ mod tests {
 
     #[test]
     fn an_entry_names_an_api_and_its_toolboxes() {
-        let entry =
-            parse_endpoint("https://app.daytona.io/api=https://proxy.app.daytona.io/toolbox").unwrap();
+        let entry = parse_endpoint("https://app.daytona.io/api=https://proxy.app.daytona.io/toolbox").unwrap();
         assert_eq!(entry.toolbox_origins, ["https://proxy.app.daytona.io"]);
         let own = parse_endpoint("http://127.0.0.1:3000/api").unwrap();
         assert_eq!(own.toolbox_origins, ["http://127.0.0.1:3000"]);

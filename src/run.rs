@@ -25,9 +25,7 @@ pub enum Error {
     #[error(transparent)]
     Arguments(#[from] cli::Invalid),
     /// The Kubernetes configuration.
-    #[error(
-        "no Kubernetes API is configured: {0}; set KUBECONFIG, or run in a cluster with a ServiceAccount"
-    )]
+    #[error("no Kubernetes API is configured: {0}; set KUBECONFIG, or run in a cluster with a ServiceAccount")]
     Configuration(#[from] kube::config::InferConfigError),
     /// The Kubernetes client.
     #[error("the Kubernetes client cannot be set up: {0}")]
@@ -55,25 +53,13 @@ pub async fn run(arguments: &cli::Run) -> Result<(), Error> {
 
     let scopes: Vec<Scope> = match arguments.watch_namespace.as_slice() {
         [] => vec![Scope { namespace: None }],
-        names => names
-            .iter()
-            .map(|n| Scope {
-                namespace: Some(n.clone()),
-            })
-            .collect(),
+        names => names.iter().map(|n| Scope { namespace: Some(n.clone()) }).collect(),
     };
     let readiness = Readiness::after(scopes.len());
     let controllers = scopes.into_iter().map(|scope| {
         let readiness = readiness.clone();
         let listed = move || readiness.listed();
-        controller::start(
-            client.clone(),
-            Arc::clone(&config),
-            Arc::clone(&clients),
-            scope,
-            listed,
-            stop.clone(),
-        )
+        controller::start(client.clone(), Arc::clone(&config), Arc::clone(&clients), scope, listed, stop.clone())
     });
     let controllers = futures::future::join_all(controllers);
     let deadline = async {

@@ -34,11 +34,7 @@ impl Readiness {
 ///
 /// # Errors
 /// When the listener fails.
-pub async fn serve(
-    listener: TcpListener,
-    readiness: Readiness,
-    stop: CancellationToken,
-) -> std::io::Result<()> {
+pub async fn serve(listener: TcpListener, readiness: Readiness, stop: CancellationToken) -> std::io::Result<()> {
     let ready = move || {
         let answer = if readiness.is_ready() {
             (StatusCode::OK, "ok\n")
@@ -50,10 +46,6 @@ pub async fn serve(
         };
         std::future::ready(answer)
     };
-    let router = Router::new()
-        .route("/livez", get(|| async { "ok\n" }))
-        .route("/readyz", get(ready));
-    axum::serve(listener, router)
-        .with_graceful_shutdown(stop.cancelled_owned())
-        .await
+    let router = Router::new().route("/livez", get(|| async { "ok\n" })).route("/readyz", get(ready));
+    axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
 }

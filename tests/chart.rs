@@ -25,80 +25,20 @@ const RIGHTS: [(&str, &str, &str, &str); 15] = [
         "get",
         "src/controller/lease.rs: a live look before a sandbox is created",
     ),
-    (
-        "daytona-controller.dev",
-        "sandboxleases",
-        "list",
-        "src/controller/watches.rs",
-    ),
-    (
-        "daytona-controller.dev",
-        "sandboxleases",
-        "watch",
-        "src/controller/watches.rs",
-    ),
-    (
-        "daytona-controller.dev",
-        "sandboxleases",
-        "patch",
-        "src/cluster/finalizer.rs: metadata.finalizers",
-    ),
-    (
-        "daytona-controller.dev",
-        "sandboxleases/status",
-        "patch",
-        "src/cluster/status.rs: server-side apply",
-    ),
-    (
-        "daytona-controller.dev",
-        "sandboxcommands",
-        "list",
-        "src/controller/watches.rs",
-    ),
-    (
-        "daytona-controller.dev",
-        "sandboxcommands",
-        "watch",
-        "src/controller/watches.rs",
-    ),
-    (
-        "daytona-controller.dev",
-        "sandboxcommands",
-        "patch",
-        "src/cluster/finalizer.rs: metadata.finalizers",
-    ),
-    (
-        "daytona-controller.dev",
-        "sandboxcommands/status",
-        "patch",
-        "src/cluster/status.rs: server-side apply",
-    ),
+    ("daytona-controller.dev", "sandboxleases", "list", "src/controller/watches.rs"),
+    ("daytona-controller.dev", "sandboxleases", "watch", "src/controller/watches.rs"),
+    ("daytona-controller.dev", "sandboxleases", "patch", "src/cluster/finalizer.rs: metadata.finalizers"),
+    ("daytona-controller.dev", "sandboxleases/status", "patch", "src/cluster/status.rs: server-side apply"),
+    ("daytona-controller.dev", "sandboxcommands", "list", "src/controller/watches.rs"),
+    ("daytona-controller.dev", "sandboxcommands", "watch", "src/controller/watches.rs"),
+    ("daytona-controller.dev", "sandboxcommands", "patch", "src/cluster/finalizer.rs: metadata.finalizers"),
+    ("daytona-controller.dev", "sandboxcommands/status", "patch", "src/cluster/status.rs: server-side apply"),
     ("", "secrets", "get", "src/cluster/refs.rs: one key of one Secret"),
-    (
-        "",
-        "secrets",
-        "list",
-        "src/controller/watches.rs: metadata, to see a changed key",
-    ),
-    (
-        "",
-        "secrets",
-        "watch",
-        "src/controller/watches.rs: metadata, to see a changed key",
-    ),
+    ("", "secrets", "list", "src/controller/watches.rs: metadata, to see a changed key"),
+    ("", "secrets", "watch", "src/controller/watches.rs: metadata, to see a changed key"),
     ("events.k8s.io", "events", "create", "src/cluster/events.rs"),
-    (
-        "events.k8s.io",
-        "events",
-        "patch",
-        "src/cluster/events.rs: a repeat counts up",
-    ),
-    (
-        "",
-        "namespaces",
-        "get",
-        "src/cluster/refs.rs: the label that allows the controller's own key",
-    ),
+    ("events.k8s.io", "events", "patch", "src/cluster/events.rs: a repeat counts up"),
+    ("", "namespaces", "get", "src/cluster/refs.rs: the label that allows the controller's own key"),
 ];
 
 const NAMESPACE: &str = "system";
@@ -129,13 +69,7 @@ fn stderr(output: &Output) -> String {
 }
 
 fn template(values: &Value) -> Output {
-    let call = [
-        "template",
-        "robot",
-        "charts/daytona-controller",
-        "--namespace",
-        NAMESPACE,
-    ];
+    let call = ["template", "robot", "charts/daytona-controller", "--namespace", NAMESPACE];
     helm(&call, values)
 }
 
@@ -146,10 +80,7 @@ fn render(values: &Value) -> Vec<Value> {
 }
 
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object
-        .pointer(pointer)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
@@ -184,9 +115,7 @@ fn granted(objects: &[Value]) -> BTreeMap<Option<String>, BTreeSet<(String, Stri
     let mut granted = BTreeMap::<_, BTreeSet<_>>::new();
     for (binding, role) in [("RoleBinding", "Role"), ("ClusterRoleBinding", "ClusterRole")] {
         for binding in of_kind(objects, binding) {
-            let [subject] = binding["subjects"].as_array().unwrap().as_slice() else {
-                panic!("{binding}")
-            };
+            let [subject] = binding["subjects"].as_array().unwrap().as_slice() else { panic!("{binding}") };
             assert_eq!(subject["kind"], "ServiceAccount");
             assert_eq!(subject["name"], account["metadata"]["name"]);
             assert_eq!(subject["namespace"], account["metadata"]["namespace"]);
@@ -195,9 +124,7 @@ fn granted(objects: &[Value]) -> BTreeMap<Option<String>, BTreeSet<(String, Stri
                 r["metadata"]["name"] == binding["roleRef"]["name"]
                     && r["metadata"]["namespace"] == binding["metadata"]["namespace"]
             });
-            let rules = found.expect("a binding has its role")["rules"]
-                .as_array()
-                .unwrap();
+            let rules = found.expect("a binding has its role")["rules"].as_array().unwrap();
             let namespace = binding.pointer("/metadata/namespace").and_then(Value::as_str);
             let rights = granted.entry(namespace.map(str::to_owned)).or_default();
             for rule in rules {
@@ -219,11 +146,8 @@ fn granted(objects: &[Value]) -> BTreeMap<Option<String>, BTreeSet<(String, Stri
 /// The table's rights: those in watched namespaces alone, or those that are needed everywhere. On its own kinds the
 /// controller needs rights that outlive a namespace's Roles: a deleted namespace waits for its finalizers.
 fn rights(in_namespaces: bool) -> BTreeSet<(String, String, String)> {
-    let rows = RIGHTS
-        .iter()
-        .filter(|(_, resource, ..)| ["secrets", "events"].contains(resource) == in_namespaces);
-    rows.map(|(group, resource, verb, _)| ((*group).to_owned(), (*resource).to_owned(), (*verb).to_owned()))
-        .collect()
+    let rows = RIGHTS.iter().filter(|(_, resource, ..)| ["secrets", "events"].contains(resource) == in_namespaces);
+    rows.map(|(group, resource, verb, _)| ((*group).to_owned(), (*resource).to_owned(), (*verb).to_owned())).collect()
 }
 
 #[test]
@@ -253,11 +177,8 @@ fn watching_everything_needs_exactly_the_table_of_rights_everywhere() {
 #[test]
 fn watching_some_namespaces_gives_no_secret_of_another() {
     let granted = granted(&render(&json!({ "watchNamespaces": ["blue", "green"] })));
-    let expected = [
-        (None, rights(false)),
-        (Some("blue".to_owned()), rights(true)),
-        (Some("green".to_owned()), rights(true)),
-    ];
+    let expected =
+        [(None, rights(false)), (Some("blue".to_owned()), rights(true)), (Some("green".to_owned()), rights(true))];
     assert_eq!(granted, BTreeMap::from(expected));
 }
 
@@ -268,26 +189,16 @@ fn people_get_their_rights_by_the_roles_they_have() {
         role["metadata"]["labels"][format!("rbac.authorization.k8s.io/aggregate-to-{to}")] == "true"
     };
     let verbs = |to: &str| {
-        let aggregated: Vec<_> = of_kind(&objects, "ClusterRole")
-            .into_iter()
-            .filter(|r| label(r, to))
-            .collect();
-        let [role] = aggregated.as_slice() else {
-            panic!("{to}: {aggregated:?}")
-        };
-        let [only] = role["rules"].as_array().unwrap().as_slice() else {
-            panic!("{role}")
-        };
+        let aggregated: Vec<_> = of_kind(&objects, "ClusterRole").into_iter().filter(|r| label(r, to)).collect();
+        let [role] = aggregated.as_slice() else { panic!("{to}: {aggregated:?}") };
+        let [only] = role["rules"].as_array().unwrap().as_slice() else { panic!("{role}") };
         assert_eq!(strings(&only["apiGroups"]), ["daytona-controller.dev"]);
         // Never status: it is the controller's word, and an editor must not be able to forge an outcome.
         assert_eq!(strings(&only["resources"]), ["sandboxleases", "sandboxcommands"]);
         strings(&only["verbs"]).join(" ")
     };
     assert_eq!(verbs("view"), "get list watch");
-    assert_eq!(
-        verbs("edit"),
-        "get list watch create update patch delete deletecollection"
-    );
+    assert_eq!(verbs("edit"), "get list watch create update patch delete deletecollection");
     assert_eq!(verbs("admin"), verbs("edit"));
 }
 
@@ -297,10 +208,7 @@ fn the_pod_may_do_little_and_is_alone() {
         let objects = render(&values);
         let deployment = of_kind(&objects, "Deployment")[0];
         let spec = &deployment["spec"];
-        assert_eq!(
-            (&spec["replicas"], &spec["strategy"]),
-            (&json!(1), &json!({ "type": "Recreate" }))
-        );
+        assert_eq!((&spec["replicas"], &spec["strategy"]), (&json!(1), &json!({ "type": "Recreate" })));
         let pod = &spec["template"]["spec"];
         assert_eq!(pod["terminationGracePeriodSeconds"], 30);
         let expected = json!({
@@ -314,10 +222,7 @@ fn the_pod_may_do_little_and_is_alone() {
         assert_eq!(container["securityContext"], expected);
         assert_eq!(container["ports"][0]["containerPort"], 8080);
         for (probe, path) in [("readinessProbe", "/readyz"), ("livenessProbe", "/livez")] {
-            assert_eq!(
-                container[probe]["httpGet"],
-                json!({ "path": path, "port": "health" })
-            );
+            assert_eq!(container[probe]["httpGet"], json!({ "path": path, "port": "health" }));
         }
         let labels = &spec["template"]["metadata"]["labels"];
         for (key, value) in spec["selector"]["matchLabels"].as_object().unwrap() {
@@ -342,10 +247,7 @@ fn the_binary_understands_the_arguments() {
             .unwrap();
         // Arguments are read before the cluster is looked for.
         let said = stderr(&output);
-        assert!(
-            said.contains("no Kubernetes API is configured"),
-            "{values}: {said}"
-        );
+        assert!(said.contains("no Kubernetes API is configured"), "{values}: {said}");
     }
 }
 
@@ -356,16 +258,9 @@ fn values_become_flags_and_environment() {
         of_kind(&objects, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0].clone()
     };
     let bare = container(&json!({}));
-    let expected = [
-        "run",
-        "--health-addr=0.0.0.0:8080",
-        "--controller-key-for=Labelled",
-    ];
+    let expected = ["run", "--health-addr=0.0.0.0:8080", "--controller-key-for=Labelled"];
     assert_eq!(strings(&bare["args"]), expected);
-    assert_eq!(
-        bare["image"],
-        format!("daytona-controller:{}", env!("CARGO_PKG_VERSION"))
-    );
+    assert_eq!(bare["image"], format!("daytona-controller:{}", env!("CARGO_PKG_VERSION")));
     assert_eq!(bare.get("env"), None);
 
     let full = container(&everything());
@@ -397,17 +292,11 @@ fn a_wrong_value_is_refused_by_name() {
         (json!({ "watchNamespaces": ["Blue"] }), "watchNamespaces"),
         (json!({ "watchNamespaces": ["blue", "blue"] }), "watchNamespaces"),
         (json!({ "daytonaApiUrl": "app.daytona.io" }), "daytonaApiUrl"),
-        (
-            json!({ "allowApiUrls": ["ftp://daytona.example"] }),
-            "allowApiUrls",
-        ),
+        (json!({ "allowApiUrls": ["ftp://daytona.example"] }), "allowApiUrls"),
         (json!({ "controllerKeyFor": "Everybody" }), "controllerKeyFor"),
         // A key itself does not belong into values, which end up in release Secrets and repositories.
         (json!({ "credential": { "apiKey": "dtn_123" } }), "credential"),
-        (
-            json!({ "credential": { "existingSecret": { "key": "" } } }),
-            "credential",
-        ),
+        (json!({ "credential": { "existingSecret": { "key": "" } } }), "credential"),
         (json!({ "extraArgs": [""] }), "extraArgs"),
         (json!({ "replicas": 2 }), "replicas"),
         (json!({ "image": { "pullPolicy": "Sometimes" } }), "image"),
@@ -422,22 +311,11 @@ fn a_wrong_value_is_refused_by_name() {
 #[test]
 fn two_releases_of_one_name_share_nothing_outside_their_namespaces() {
     let names = |namespace: &str| {
-        let call = [
-            "template",
-            "robot",
-            "charts/daytona-controller",
-            "--namespace",
-            namespace,
-        ];
+        let call = ["template", "robot", "charts/daytona-controller", "--namespace", namespace];
         let output = helm(&call, &json!({}));
-        let objects: Vec<Value> =
-            serde_saphyr::from_multiple(std::str::from_utf8(&output.stdout).unwrap()).unwrap();
-        let outside = objects
-            .iter()
-            .filter(|o| text(o, "/metadata/namespace").is_empty());
-        outside
-            .map(|o| (text(o, "/kind").to_owned(), text(o, "/metadata/name").to_owned()))
-            .collect::<BTreeSet<_>>()
+        let objects: Vec<Value> = serde_saphyr::from_multiple(std::str::from_utf8(&output.stdout).unwrap()).unwrap();
+        let outside = objects.iter().filter(|o| text(o, "/metadata/namespace").is_empty());
+        outside.map(|o| (text(o, "/kind").to_owned(), text(o, "/metadata/name").to_owned())).collect::<BTreeSet<_>>()
     };
     let (one, other) = (names("one"), names("other"));
     assert_eq!(one.len(), 4);
@@ -450,11 +328,7 @@ fn versions_are_told_once() {
     let chart: Value = serde_saphyr::from_str(&read("charts/daytona-controller/Chart.yaml")).unwrap();
     assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
     let toolchain = read("rust-toolchain.toml");
-    let rust = toolchain
-        .lines()
-        .find_map(|l| l.strip_prefix("channel = "))
-        .unwrap()
-        .trim_matches('"');
+    let rust = toolchain.lines().find_map(|l| l.strip_prefix("channel = ")).unwrap().trim_matches('"');
     let dockerfile = read("Dockerfile");
     assert!(dockerfile.contains(&format!("FROM rust:{rust}-")));
     assert!(dockerfile.contains(&format!("RUSTUP_TOOLCHAIN={rust}\n")));

@@ -27,16 +27,8 @@ fn golden(directory: &str) -> Files {
 }
 
 fn crds(arguments: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_daytona-controller"))
-        .arg("crds")
-        .args(arguments)
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let output = Command::new(env!("CARGO_BIN_EXE_daytona-controller")).arg("crds").args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 

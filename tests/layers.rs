@@ -15,15 +15,9 @@ use std::{
 
 /// What a layer must not name although its place in the list would let it, as the list says in words.
 const NEVER: [(&str, &[&str]); 5] = [
-    (
-        "shell",
-        &["kube", "k8s_openapi", "reqwest", "tokio", "std::time::SystemTime"],
-    ),
+    ("shell", &["kube", "k8s_openapi", "reqwest", "tokio", "std::time::SystemTime"]),
     ("daytona", &["kube", "k8s_openapi", "crate::api", "crate::shell"]),
-    (
-        "plan",
-        &["kube::Client", "kube::Api", "reqwest", "tokio", "async fn"],
-    ),
+    ("plan", &["kube::Client", "kube::Api", "reqwest", "tokio", "async fn"]),
     ("cluster", &["reqwest", "crate::daytona", "crate::plan"]),
     ("api", &["reqwest", "tokio", "async fn"]),
 ];
@@ -41,9 +35,7 @@ fn layers() -> BTreeMap<String, usize> {
         Some((number.parse::<usize>().ok()?, names.to_owned()))
     });
     let name = |name: &str| name.trim_matches(['[', '`', ']', ' ']).replace("mod@", "");
-    listed
-        .flat_map(|(place, names)| names.split(',').map(|n| (name(n), place)).collect::<Vec<_>>())
-        .collect()
+    listed.flat_map(|(place, names)| names.split(',').map(|n| (name(n), place)).collect::<Vec<_>>()).collect()
 }
 
 /// All Rust files of a module: `name.rs` and what is in `name/`.
@@ -72,11 +64,7 @@ fn code(file: &Path) -> String {
 
 /// The modules that `crate::…` names, also those of `crate::{…, …}`.
 fn used(code: &str) -> BTreeSet<String> {
-    let word = |text: &str| {
-        text.chars()
-            .take_while(|c| c.is_alphanumeric() || *c == '_')
-            .collect::<String>()
-    };
+    let word = |text: &str| text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
     let mut found = BTreeSet::new();
     for rest in code.split("crate::").skip(1) {
         let Some(group) = rest.strip_prefix('{') else {
@@ -107,10 +95,7 @@ fn each_layer_uses_only_what_stands_before_it() {
     let mut wrong = Vec::new();
     for (module, place) in &layers {
         let files = files(module);
-        assert!(
-            !files.is_empty(),
-            "lib.rs lists {module}, but there is no such module"
-        );
+        assert!(!files.is_empty(), "lib.rs lists {module}, but there is no such module");
         for file in files {
             for used in used(&code(&file)) {
                 match layers.get(&used) {
@@ -122,20 +107,14 @@ fn each_layer_uses_only_what_stands_before_it() {
             }
         }
     }
-    assert!(
-        wrong.is_empty(),
-        "against the order in src/lib.rs:\n{}",
-        wrong.join("\n")
-    );
+    assert!(wrong.is_empty(), "against the order in src/lib.rs:\n{}", wrong.join("\n"));
 }
 
 #[test]
 fn every_module_is_in_the_list() {
     let lib = fs::read_to_string(src().join("lib.rs")).unwrap();
-    let modules: BTreeSet<String> = lib
-        .lines()
-        .filter_map(|l| Some(l.strip_prefix("pub mod ")?.trim_end_matches(';').to_owned()))
-        .collect();
+    let modules: BTreeSet<String> =
+        lib.lines().filter_map(|l| Some(l.strip_prefix("pub mod ")?.trim_end_matches(';').to_owned())).collect();
     assert_eq!(modules, layers().into_keys().collect());
 }
 
@@ -168,8 +147,5 @@ fn layers_keep_out_of_what_is_not_theirs() {
 #[test]
 fn imports_are_found() {
     let code = "use crate::{\n    api::{A, b::C}, plan::lease as x,\n    shell,\n};\nlet y = crate::config::z(); pub(crate) fn f() {}";
-    assert_eq!(
-        used(code).into_iter().collect::<Vec<_>>(),
-        ["api", "config", "plan", "shell"]
-    );
+    assert_eq!(used(code).into_iter().collect::<Vec<_>>(), ["api", "config", "plan", "shell"]);
 }

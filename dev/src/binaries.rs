@@ -41,10 +41,7 @@ pub enum Error {
         tool: &'static str,
     },
     /// The Go compiler is older than the modules allow.
-    #[error(
-        "{tool} has to be built once, but `go` is version {found}; {}",
-        how_to_get_go()
-    )]
+    #[error("{tool} has to be built once, but `go` is version {found}; {}", how_to_get_go())]
     OldGo {
         /// The tool that was asked for.
         tool: &'static str,
@@ -86,11 +83,7 @@ pub enum Error {
 }
 
 fn how_to_get_go() -> String {
-    let arch = if cfg!(target_arch = "aarch64") {
-        "arm64"
-    } else {
-        "amd64"
-    };
+    let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
     let (major, minor) = GO;
     format!(
         "Go {major}.{minor} or newer is needed. Type: \
@@ -103,13 +96,8 @@ fn how_to_get_go() -> String {
 
 impl Tool {
     /// All tools, the one that takes longest to build last.
-    pub const ALL: [Self; 5] = [
-        Self::Etcd,
-        Self::Helm,
-        Self::Kubectl,
-        Self::KubeControllerManager,
-        Self::KubeApiserver,
-    ];
+    pub const ALL: [Self; 5] =
+        [Self::Etcd, Self::Helm, Self::Kubectl, Self::KubeControllerManager, Self::KubeApiserver];
 
     /// The name of its binary.
     #[must_use]
@@ -127,16 +115,10 @@ impl Tool {
     fn source(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::Etcd => ("etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3"),
-            Self::KubeApiserver => (
-                "kubernetes",
-                "k8s.io/kubernetes",
-                "k8s.io/kubernetes/cmd/kube-apiserver",
-            ),
-            Self::KubeControllerManager => (
-                "kubernetes",
-                "k8s.io/kubernetes",
-                "k8s.io/kubernetes/cmd/kube-controller-manager",
-            ),
+            Self::KubeApiserver => ("kubernetes", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
+            Self::KubeControllerManager => {
+                ("kubernetes", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager")
+            }
             Self::Kubectl => ("kubernetes", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
             Self::Helm => ("helm", "helm.sh/helm/v4", "helm.sh/helm/v4/cmd/helm"),
         }
@@ -152,9 +134,7 @@ impl Tool {
     }
 
     fn module(self) -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("go")
-            .join(self.source().0)
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("go").join(self.source().0)
     }
 
     /// The version that `dev/go` pins, such as `v1.36.4`.
@@ -163,10 +143,7 @@ impl Tool {
     /// When `go.mod` is missing or requires no such module.
     pub fn version(self) -> Result<String, Error> {
         let (file, module) = (self.module().join("go.mod"), self.source().1);
-        let text = std::fs::read_to_string(&file).map_err(|source| Error::Cache {
-            path: file.clone(),
-            source,
-        })?;
+        let text = std::fs::read_to_string(&file).map_err(|source| Error::Cache { path: file.clone(), source })?;
         let pinned = text.lines().find_map(|line| {
             let mut words = line.trim().trim_start_matches("require ").split_whitespace();
             (words.next() == Some(module)).then(|| words.next()).flatten()
@@ -209,10 +186,7 @@ pub fn ensure(tool: Tool) -> Result<PathBuf, Error> {
     let cache = cache()?;
     std::fs::create_dir_all(&cache).map_err(|source| Error::Cache { path: cache, source })?;
     let lock_path = path.with_added_extension("lock");
-    let failed = |source| Error::Cache {
-        path: lock_path.clone(),
-        source,
-    };
+    let failed = |source| Error::Cache { path: lock_path.clone(), source };
     let lock = File::create(&lock_path).map_err(failed)?;
     if lock.try_lock().is_err() {
         eprintln!("waiting for another process that builds {}", tool.name());
@@ -226,11 +200,7 @@ pub fn ensure(tool: Tool) -> Result<PathBuf, Error> {
 }
 
 fn cache() -> Result<PathBuf, Error> {
-    let directory = |name| {
-        std::env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
+    let directory = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     directory("DAYTONA_CONTROLLER_CACHE")
         .or_else(|| Some(directory("XDG_CACHE_HOME")?.join("daytona-controller")))
         .or_else(|| Some(directory("HOME")?.join(".cache/daytona-controller")))
@@ -254,33 +224,21 @@ fn check_compiler(go: &str, tool: &'static str) -> Result<(), Error> {
         .output()
         .map_err(|_| Error::NoGo { tool })?;
     let found = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    if go_version(&found).is_some_and(|version| version >= GO) {
-        Ok(())
-    } else {
-        Err(Error::OldGo { tool, found })
-    }
+    if go_version(&found).is_some_and(|version| version >= GO) { Ok(()) } else { Err(Error::OldGo { tool, found }) }
 }
 
 fn go_version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.strip_prefix("go")?.split('.');
     let major = numbers.next()?.parse().ok()?;
     // A pre-release reads `go1.27rc1`.
-    let minor = numbers
-        .next()?
-        .split(|c: char| !c.is_ascii_digit())
-        .next()?
-        .parse()
-        .ok()?;
+    let minor = numbers.next()?.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
     Some((major, minor))
 }
 
 fn build(tool: Tool, path: &Path) -> Result<(), Error> {
     check_go(tool)?;
     let version = tool.version()?;
-    let (unfinished, log) = (
-        path.with_added_extension("unfinished"),
-        path.with_added_extension("log"),
-    );
+    let (unfinished, log) = (path.with_added_extension("unfinished"), path.with_added_extension("log"));
     let _ = std::fs::remove_file(&log);
     let mut go = Command::new("go");
     go.args(["build", "-trimpath", "-buildvcs=false", "-ldflags"])
@@ -289,11 +247,7 @@ fn build(tool: Tool, path: &Path) -> Result<(), Error> {
         .arg(&unfinished)
         .arg(tool.source().2)
         .current_dir(tool.module())
-        .envs([
-            ("CGO_ENABLED", "0"),
-            ("GOFLAGS", "-mod=readonly"),
-            ("GOTOOLCHAIN", "local"),
-        ]);
+        .envs([("CGO_ENABLED", "0"), ("GOFLAGS", "-mod=readonly"), ("GOTOOLCHAIN", "local")]);
     let mut running = Supervised::spawn(&go, &log)?;
     let progress = Progress::start(format!("{} {version}", tool.name()));
     let status = loop {
@@ -304,16 +258,9 @@ fn build(tool: Tool, path: &Path) -> Result<(), Error> {
     };
     progress.finish();
     if !status.success() {
-        return Err(Error::Build {
-            tool: tool.name(),
-            tail: log_tail(&log, 20),
-            log,
-        });
+        return Err(Error::Build { tool: tool.name(), tail: log_tail(&log, 20), log });
     }
-    std::fs::rename(&unfinished, path).map_err(|source| Error::Cache {
-        path: path.to_owned(),
-        source,
-    })?;
+    std::fs::rename(&unfinished, path).map_err(|source| Error::Cache { path: path.to_owned(), source })?;
     let _ = std::fs::remove_file(log);
     Ok(())
 }
@@ -334,12 +281,7 @@ impl Progress {
             Some(bar) => bar.set_message(format!("building {what}, once")),
             None => eprintln!("building {what}, once; this takes minutes without a warm Go build cache"),
         }
-        Self {
-            what,
-            start,
-            shown: start.into(),
-            bar,
-        }
+        Self { what, start, shown: start.into(), bar }
     }
 
     fn tick(&self) {
@@ -389,9 +331,6 @@ mod tests {
 
         // `echo` answers with its arguments, which is no version that we know.
         let old = check_compiler("echo", "etcd").unwrap_err();
-        assert!(
-            matches!(&old, Error::OldGo { found, .. } if found == "env GOVERSION"),
-            "{old}"
-        );
+        assert!(matches!(&old, Error::OldGo { found, .. } if found == "env GOVERSION"), "{old}");
     }
 }

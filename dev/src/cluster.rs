@@ -59,10 +59,7 @@ impl Cluster {
             namespace: None,
             cache: directory.join("kubectl-cache"),
         };
-        Ok(Self {
-            kubectl,
-            directory: directory.to_owned(),
-        })
+        Ok(Self { kubectl, directory: directory.to_owned() })
     }
 
     /// The cluster and user of a kubeconfig of ours.
@@ -75,19 +72,13 @@ impl Cluster {
             namespace: None,
             cache: directory.join("kubectl-cache"),
         };
-        Self {
-            kubectl,
-            directory: directory.to_owned(),
-        }
+        Self { kubectl, directory: directory.to_owned() }
     }
 
     /// kubectl as the cluster's admin, in `namespace` if one is given.
     #[must_use]
     pub fn kubectl(&self, namespace: Option<&str>) -> Kubectl {
-        Kubectl {
-            namespace: namespace.map(str::to_owned),
-            ..self.kubectl.clone()
-        }
+        Kubectl { namespace: namespace.map(str::to_owned), ..self.kubectl.clone() }
     }
 
     /// Where files about this cluster go: kubeconfigs, kubectl's cache.
@@ -102,29 +93,15 @@ impl Cluster {
     /// # Errors
     /// When there is no such account, or the file cannot be written.
     pub async fn service_account_kubeconfig(&self, namespace: &str, name: &str) -> Result<PathBuf, Error> {
-        let token = self
-            .kubectl(Some(namespace))
-            .get(&["create", "token", name, "--duration", TOKEN_LIFE])
-            .await?;
-        let config = self
-            .kubectl
-            .get(&["config", "view", "--minify", "--flatten", "--raw", "-o", "json"])
-            .await?;
+        let token = self.kubectl(Some(namespace)).get(&["create", "token", name, "--duration", TOKEN_LIFE]).await?;
+        let config = self.kubectl.get(&["config", "view", "--minify", "--flatten", "--raw", "-o", "json"]).await?;
         let cluster = serde_json::from_str(&config).ok().and_then(|config: Value| {
             let cluster = config.pointer("/clusters/0/cluster")?;
             cluster.is_object().then(|| cluster.clone())
         });
-        let no_cluster = || Error::NoCluster {
-            context: self.kubectl.context.clone().unwrap_or_default(),
-        };
-        let path = self
-            .directory
-            .join(format!("system-serviceaccount-{namespace}-{name}.kubeconfig"));
-        write_kubeconfig(
-            &path,
-            &cluster.ok_or_else(no_cluster)?,
-            &json!({ "token": token }),
-        )?;
+        let no_cluster = || Error::NoCluster { context: self.kubectl.context.clone().unwrap_or_default() };
+        let path = self.directory.join(format!("system-serviceaccount-{namespace}-{name}.kubeconfig"));
+        write_kubeconfig(&path, &cluster.ok_or_else(no_cluster)?, &json!({ "token": token }))?;
         Ok(path)
     }
 }
@@ -150,17 +127,8 @@ pub fn write_kubeconfig(path: &Path, cluster: &Value, user: &Value) -> Result<()
 /// # Errors
 /// When the file cannot be written.
 pub fn write_private(path: &Path, text: &str) -> Result<(), Error> {
-    let failed = |source| Error::Write {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| Error::Write { path: path.to_owned(), source };
     let mut options = OpenOptions::new();
-    let file = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path);
-    file.and_then(|mut file| file.write_all(text.as_bytes()))
-        .map_err(failed)
+    let file = options.write(true).create(true).truncate(true).mode(0o600).open(path);
+    file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(failed)
 }

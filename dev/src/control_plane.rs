@@ -100,10 +100,7 @@ impl ControlPlane {
     /// As [`Self::start`].
     pub async fn start_temporary() -> Result<Self, Error> {
         let folder = tempfile::Builder::new().prefix("control-plane-").tempdir();
-        let folder = folder.map_err(|source| Error::Prepare {
-            directory: std::env::temp_dir(),
-            source,
-        })?;
+        let folder = folder.map_err(|source| Error::Prepare { directory: std::env::temp_dir(), source })?;
         let plane = Self::start_in(folder.path(), true).await?;
         // From here on it is the store's supervisor who removes it.
         let _ = folder.keep();
@@ -112,37 +109,22 @@ impl ControlPlane {
 
     async fn start_in(directory: &Path, temporary: bool) -> Result<Self, Error> {
         let binaries = tokio::task::spawn_blocking(|| {
-            let [etcd, apiserver, controllers, kubectl] = [
-                Tool::Etcd,
-                Tool::KubeApiserver,
-                Tool::KubeControllerManager,
-                Tool::Kubectl,
-            ]
-            .map(binaries::ensure);
+            let [etcd, apiserver, controllers, kubectl] =
+                [Tool::Etcd, Tool::KubeApiserver, Tool::KubeControllerManager, Tool::Kubectl].map(binaries::ensure);
             Ok::<_, binaries::Error>([etcd?, apiserver?, controllers?, kubectl?])
         });
         let binaries = binaries.await??;
-        let prepare = |source| Error::Prepare {
-            directory: directory.to_owned(),
-            source,
-        };
+        let prepare = |source| Error::Prepare { directory: directory.to_owned(), source };
         std::fs::create_dir_all(directory.join("etcd")).map_err(prepare)?;
         let directory = directory.canonicalize().map_err(prepare)?;
-        let ground = Ground {
-            directory,
-            temporary,
-            binaries,
-            authority: Authority::new()?,
-        };
+        let ground = Ground { directory, temporary, binaries, authority: Authority::new()? };
         ground.write_keys()?;
         let etcd = ground.start_etcd()?;
         let mut attempt = 1;
         loop {
             match ground.start_apiserver().await {
                 Ok((apiserver, server)) => return ground.finish(etcd, apiserver, server).await,
-                Err(Error::Ended { tail, .. })
-                    if attempt < ATTEMPTS && tail.contains("address already in use") =>
-                {
+                Err(Error::Ended { tail, .. }) if attempt < ATTEMPTS && tail.contains("address already in use") => {
                     attempt += 1;
                 }
                 Err(error) => return Err(error),

@@ -28,10 +28,7 @@ const TAIL: usize = 30;
 
 /// What `cargo demo` is told on its command line.
 #[derive(Debug, clap::Parser)]
-#[command(
-    name = "cargo demo",
-    about = "Watch the controller at work, on this machine only"
-)]
+#[command(name = "cargo demo", about = "Watch the controller at work, on this machine only")]
 pub struct Options {
     /// Run through, delete everything, prove that nothing is left, and end.
     #[arg(long)]
@@ -147,11 +144,7 @@ fn check_ground(options: &Options) -> Result<(), Error> {
     if !has("bash") {
         return Err(Error::Missing("bash"));
     }
-    let tools: &[Tool] = if options.context.is_some() {
-        &[Tool::Kubectl, Tool::Helm]
-    } else {
-        &Tool::ALL
-    };
+    let tools: &[Tool] = if options.context.is_some() { &[Tool::Kubectl, Tool::Helm] } else { &Tool::ALL };
     for tool in tools {
         if !binaries::is_ready(*tool)? {
             binaries::check_go(*tool)?;
@@ -161,15 +154,8 @@ fn check_ground(options: &Options) -> Result<(), Error> {
 }
 
 fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
-    let mut signals = [
-        SignalKind::interrupt(),
-        SignalKind::terminate(),
-        SignalKind::hangup(),
-    ]
-    .map(signal)
-    .into_iter();
-    let (Some(interrupt), Some(terminate), Some(hangup)) = (signals.next(), signals.next(), signals.next())
-    else {
+    let mut signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal).into_iter();
+    let (Some(interrupt), Some(terminate), Some(hangup)) = (signals.next(), signals.next(), signals.next()) else {
         return Err(std::io::ErrorKind::Other.into());
     };
     let (mut interrupt, mut terminate, mut hangup) = (interrupt?, terminate?, hangup?);
@@ -206,9 +192,7 @@ async fn play(stage: &Stage, screen: &Screen, examples: &Examples, options: &Opt
     {
         let _leases = screen.watch(&["get", "sblease", "--watch"])?;
         let _commands = screen.watch(&["get", "sbcmd", "--watch"])?;
-        screen
-            .run(&["wait", "--for=condition=Finished", "sbcmd", "--all", COMMANDS])
-            .await?;
+        screen.run(&["wait", "--for=condition=Finished", "sbcmd", "--all", COMMANDS]).await?;
         // The watches print the same news a moment after the wait has seen them.
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
@@ -222,14 +206,9 @@ async fn play(stage: &Stage, screen: &Screen, examples: &Examples, options: &Opt
     }
     screen.events(&["describe", "sblease", &examples.lease]).await?;
     proof::outcomes(&stage.kubectl(), examples).await?;
-    println!(
-        "\nAll {} commands ended as their examples say.",
-        examples.expected.len()
-    );
+    println!("\nAll {} commands ended as their examples say.", examples.expected.len());
     if options.once {
-        screen
-            .run(&["delete", "sbcmd,sblease", "--all", DELETION])
-            .await?;
+        screen.run(&["delete", "sbcmd,sblease", "--all", DELETION]).await?;
         return proof::nothing_left(stage).await;
     }
     stage.invite(examples);

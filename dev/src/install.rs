@@ -60,9 +60,7 @@ pub enum Error {
 /// The workspace's directory, with `crds/`, `charts/` and `examples/`.
 #[must_use]
 pub fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .unwrap_or_else(|| Path::new("."))
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or_else(|| Path::new("."))
 }
 
 /// Applies all CRDs in `directory` and waits until the apiserver serves them. Gives what kubectl printed;
@@ -72,18 +70,8 @@ pub fn workspace() -> &'static Path {
 /// When the apiserver refuses one.
 pub async fn crds(cluster: &Cluster, directory: &Path) -> Result<kubectl::Output, Error> {
     let (kubectl, directory) = (cluster.kubectl(None), directory.display().to_string());
-    let output = kubectl
-        .run(&["apply", "--server-side", "--force-conflicts", "-f", &directory])
-        .await?;
-    kubectl
-        .run(&[
-            "wait",
-            "--for=condition=Established",
-            "--timeout=60s",
-            "-f",
-            &directory,
-        ])
-        .await?;
+    let output = kubectl.run(&["apply", "--server-side", "--force-conflicts", "-f", &directory]).await?;
+    kubectl.run(&["wait", "--for=condition=Established", "--timeout=60s", "-f", &directory]).await?;
     Ok(output)
 }
 
@@ -111,33 +99,19 @@ impl Release<'_> {
         let helm = helm.await.map_err(|error| Error::NotRun(error.into()))??;
         let mut command = supervise::tied(&helm)?;
         command.args(["template", self.name]).arg(self.chart);
-        command.args([
-            "--namespace",
-            self.namespace,
-            "--kube-version",
-            "1.36",
-            "--values",
-            "-",
-        ]);
+        command.args(["--namespace", self.namespace, "--kube-version", "1.36", "--values", "-"]);
         // Nothing of the reader's own helm is read or written.
         for variable in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
             command.env(variable, cluster.directory().join("helm"));
         }
-        let output = supervise::output(command, &self.values.to_string())
-            .await
-            .map_err(Error::NotRun)?;
+        let output = supervise::output(command, &self.values.to_string()).await.map_err(Error::NotRun)?;
         let chart = || self.chart.to_owned();
         if !output.status.success() {
             let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-            return Err(Error::Render {
-                chart: chart(),
-                stderr,
-            });
+            return Err(Error::Render { chart: chart(), stderr });
         }
-        serde_saphyr::from_multiple(&String::from_utf8_lossy(&output.stdout)).map_err(|error| Error::Yaml {
-            chart: chart(),
-            reason: error.to_string(),
-        })
+        serde_saphyr::from_multiple(&String::from_utf8_lossy(&output.stdout))
+            .map_err(|error| Error::Yaml { chart: chart(), reason: error.to_string() })
     }
 
     /// Applies the account and its rights, and gives a kubeconfig with which the controller is that account.
@@ -146,20 +120,11 @@ impl Release<'_> {
     /// When the chart does not render, or the apiserver refuses an object.
     pub async fn install(&self, cluster: &Cluster) -> Result<PathBuf, Error> {
         let objects = self.rights(self.render(cluster).await?);
-        let accounts: Vec<_> = objects
-            .iter()
-            .filter(|object| kind(object) == "ServiceAccount")
-            .collect();
+        let accounts: Vec<_> = objects.iter().filter(|object| kind(object) == "ServiceAccount").collect();
         let [account] = accounts.as_slice() else {
             return Err(Error::Accounts(accounts.len()));
         };
-        let text = |pointer| {
-            account
-                .pointer(pointer)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .to_owned()
-        };
+        let text = |pointer| account.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
         cluster.kubectl(None).apply(&list.to_string()).await?;
@@ -174,10 +139,7 @@ impl Release<'_> {
         let objects = self.rights(self.render(cluster).await?);
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
         let call = ["delete", "--ignore-not-found", "-f", "-"];
-        cluster
-            .kubectl(None)
-            .run_with_input(&call, &list.to_string())
-            .await?;
+        cluster.kubectl(None).run_with_input(&call, &list.to_string()).await?;
         Ok(())
     }
 
@@ -185,14 +147,10 @@ impl Release<'_> {
     fn rights(&self, mut objects: Vec<Value>) -> Vec<Value> {
         objects.retain(|object| KINDS.iter().any(|(name, _)| kind(object) == *name));
         for object in &mut objects {
-            let namespaced = KINDS
-                .iter()
-                .any(|(name, namespaced)| *namespaced && kind(object) == *name);
+            let namespaced = KINDS.iter().any(|(name, namespaced)| *namespaced && kind(object) == *name);
             let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
             if let (true, Some(metadata)) = (namespaced, metadata) {
-                metadata
-                    .entry("namespace")
-                    .or_insert_with(|| self.namespace.into());
+                metadata.entry("namespace").or_insert_with(|| self.namespace.into());
             }
         }
         objects

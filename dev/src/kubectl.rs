@@ -73,20 +73,13 @@ impl Kubectl {
     /// The same for another namespace.
     #[must_use]
     pub fn in_namespace(&self, namespace: &str) -> Self {
-        Self {
-            namespace: Some(namespace.to_owned()),
-            ..self.clone()
-        }
+        Self { namespace: Some(namespace.to_owned()), ..self.clone() }
     }
 
     /// The same as the user of another kubeconfig.
     #[must_use]
     pub fn with_kubeconfig(&self, kubeconfig: &Path) -> Self {
-        Self {
-            kubeconfig: Some(kubeconfig.to_owned()),
-            context: None,
-            ..self.clone()
-        }
+        Self { kubeconfig: Some(kubeconfig.to_owned()), context: None, ..self.clone() }
     }
 
     /// Runs `kubectl ARGS`.
@@ -110,8 +103,7 @@ impl Kubectl {
     /// # Errors
     /// As [`Self::run`].
     pub async fn apply(&self, yaml: &str) -> Result<Output, Error> {
-        self.run_with_input(&["apply", "--server-side", "--force-conflicts", "-f", "-"], yaml)
-            .await
+        self.run_with_input(&["apply", "--server-side", "--force-conflicts", "-f", "-"], yaml).await
     }
 
     /// Runs `kubectl ARGS` with `input` as its standard input.
@@ -120,27 +112,15 @@ impl Kubectl {
     /// As [`Self::run`].
     pub async fn run_with_input(&self, arguments: &[&str], input: &str) -> Result<Output, Error> {
         let call = || arguments.join(" ");
-        let not_run = |source| Error::NotRun {
-            call: call(),
-            binary: self.binary.clone(),
-            source,
-        };
+        let not_run = |source| Error::NotRun { call: call(), binary: self.binary.clone(), source };
         let command = self.tied(arguments)?;
         let output = tokio::time::timeout(LIMIT, supervise::output(command, input)).await;
-        let output = output
-            .map_err(|_| Error::TimedOut { call: call() })?
-            .map_err(not_run)?;
-        let [stdout, stderr] =
-            [output.stdout, output.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
+        let output = output.map_err(|_| Error::TimedOut { call: call() })?.map_err(not_run)?;
+        let [stdout, stderr] = [output.stdout, output.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
         if output.status.success() {
             Ok(Output { stdout, stderr })
         } else {
-            Err(Error::Failed {
-                call: call(),
-                code: output.status.to_string(),
-                stdout,
-                stderr,
-            })
+            Err(Error::Failed { call: call(), code: output.status.to_string(), stdout, stderr })
         }
     }
 

@@ -68,12 +68,7 @@ fn build(program: &str) -> Result<PathBuf, Error> {
     let mut command = Command::new(cargo);
     // All default members, as `cargo test` and `cargo demo` select them: another selection would mean other
     // features for shared dependencies, hence a second build of them.
-    command.args([
-        "build",
-        "--message-format=json-render-diagnostics",
-        "--bin",
-        program,
-    ]);
+    command.args(["build", "--message-format=json-render-diagnostics", "--bin", program]);
     command.args(place(&std::env::current_exe().unwrap_or_default()));
     if !std::io::stderr().is_terminal() {
         command.arg("--quiet");
@@ -83,34 +78,19 @@ fn build(program: &str) -> Result<PathBuf, Error> {
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()
-        .map_err(|source| Error::NoCargo {
-            program: program.to_owned(),
-            source,
-        })?;
+        .map_err(|source| Error::NoCargo { program: program.to_owned(), source })?;
     let found = String::from_utf8_lossy(&output.stdout)
         .lines()
         .filter_map(|line| serde_json::from_str::<Artifact>(line).ok())
-        .filter(|artifact| {
-            artifact
-                .target
-                .as_ref()
-                .is_some_and(|target| target.name == program)
-        })
+        .filter(|artifact| artifact.target.as_ref().is_some_and(|target| target.name == program))
         .find_map(|artifact| artifact.executable);
-    found
-        .filter(|_| output.status.success())
-        .ok_or_else(|| Error::NotBuilt {
-            program: program.to_owned(),
-        })
+    found.filter(|_| output.status.success()).ok_or_else(|| Error::NotBuilt { program: program.to_owned() })
 }
 
 /// Arguments that send cargo's output to where `executable` was built, which is
 /// `TARGET_DIR[/TRIPLE]/PROFILE[/deps|/examples]/NAME`. None when it does not look like that.
 fn place(executable: &Path) -> Vec<PathBuf> {
-    let target_dir = executable
-        .ancestors()
-        .skip(1)
-        .find(|folder| folder.join("CACHEDIR.TAG").is_file());
+    let target_dir = executable.ancestors().skip(1).find(|folder| folder.join("CACHEDIR.TAG").is_file());
     let Some(target_dir) = target_dir else {
         return Vec::new();
     };
@@ -143,19 +123,12 @@ mod tests {
         std::fs::write(target.join("CACHEDIR.TAG"), "").unwrap();
         let words = |executable: &str| -> Vec<String> {
             let arguments = place(&target.join(executable));
-            arguments
-                .iter()
-                .skip(2)
-                .map(|word| word.display().to_string())
-                .collect()
+            arguments.iter().skip(2).map(|word| word.display().to_string()).collect()
         };
         assert!(words("debug/deps/e2e-0123").is_empty());
         assert!(words("debug/demo").is_empty());
         assert_eq!(words("release/demo"), ["--profile", "release"]);
-        assert_eq!(
-            words("x86_64-unknown-linux-musl/debug/demo"),
-            ["--target", "x86_64-unknown-linux-musl"]
-        );
+        assert_eq!(words("x86_64-unknown-linux-musl/debug/demo"), ["--target", "x86_64-unknown-linux-musl"]);
         assert!(place(Path::new("/somewhere/else")).is_empty());
     }
 }

@@ -61,12 +61,7 @@ impl<'a> Program<'a> {
     /// The command's stdio and `env_clear` are not taken over.
     #[must_use]
     pub fn new(command: &'a Command, log: &'a Path) -> Self {
-        Self {
-            command,
-            log,
-            grace: Duration::from_secs(10),
-            scratch: None,
-        }
+        Self { command, log, grace: Duration::from_secs(10), scratch: None }
     }
 
     /// How long the program may take to end after TERM before it is killed. Ten seconds unless said.
@@ -90,28 +85,18 @@ impl<'a> Program<'a> {
     /// it ends with 127 and says so in its log.
     pub fn spawn(self) -> Result<Supervised, Error> {
         let program = self.command.get_program().display().to_string();
-        let failed = |reason: String| Error::Start {
-            program: program.clone(),
-            reason,
-            log: self.log.to_owned(),
-        };
+        let failed = |reason: String| Error::Start { program: program.clone(), reason, log: self.log.to_owned() };
         let log = OpenOptions::new()
             .create(true)
             .append(true)
             .open(self.log)
-            .map_err(|source| Error::Log {
-                path: self.log.to_owned(),
-                source,
-            })?;
+            .map_err(|source| Error::Log { path: self.log.to_owned(), source })?;
         let mut supervise = Command::new(programs::built("supervise")?);
         supervise.arg(format!("--grace-ms={}", self.grace.as_millis()));
         if let Some(scratch) = self.scratch {
             supervise.arg("--scratch").arg(scratch);
         }
-        supervise
-            .arg("--")
-            .arg(self.command.get_program())
-            .args(self.command.get_args());
+        supervise.arg("--").arg(self.command.get_program()).args(self.command.get_args());
         for (name, value) in self.command.get_envs() {
             match value {
                 Some(value) => supervise.env(name, value),
@@ -122,27 +107,16 @@ impl<'a> Program<'a> {
             supervise.current_dir(directory);
         }
         // A group of its own: Ctrl-C is for us to answer, in an order that makes sense.
-        supervise
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(log);
+        supervise.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let mut child = supervise.spawn().map_err(|error| failed(error.to_string()))?;
         let (orders, report) = (child.stdin.take(), child.stdout.take());
-        let mut supervised = Supervised {
-            child: Some(child),
-            orders,
-            pid: 0,
-        };
+        let mut supervised = Supervised { child: Some(child), orders, pid: 0 };
         let mut line = String::new();
         if let Some(report) = report {
             // An error leaves the line empty, which is reported below.
             let _ = BufReader::new(report).read_line(&mut line);
         }
-        supervised.pid = line
-            .trim()
-            .parse()
-            .map_err(|_| failed("the supervisor gave no process id".to_owned()))?;
+        supervised.pid = line.trim().parse().map_err(|_| failed("the supervisor gave no process id".to_owned()))?;
         Ok(supervised)
     }
 }
@@ -244,9 +218,7 @@ impl Drop for Supervised {
 /// When `supervise` cannot be built.
 pub fn tied(command: &Path) -> Result<Command, Error> {
     let mut tied = Command::new(programs::built("supervise")?);
-    tied.arg(format!("--tied-to={}", std::process::id()))
-        .arg("--")
-        .arg(command);
+    tied.arg(format!("--tied-to={}", std::process::id())).arg("--").arg(command);
     Ok(tied)
 }
 
@@ -255,13 +227,8 @@ pub fn tied(command: &Path) -> Result<Command, Error> {
 /// # Errors
 /// When it cannot be started. Its exit code is for the caller to judge.
 pub async fn output(mut command: Command, input: &str) -> std::io::Result<std::process::Output> {
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = tokio::process::Command::from(command)
-        .kill_on_drop(true)
-        .spawn()?;
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = tokio::process::Command::from(command).kill_on_drop(true).spawn()?;
     let stdin = child.stdin.take();
     let feed = async {
         if let Some(mut stdin) = stdin {
@@ -279,7 +246,5 @@ pub fn log_tail(log: &Path, lines: usize) -> String {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let all: Vec<_> = text.lines().collect();
-    all.get(all.len().saturating_sub(lines)..)
-        .unwrap_or_default()
-        .join("\n")
+    all.get(all.len().saturating_sub(lines)..).unwrap_or_default().join("\n")
 }

@@ -31,10 +31,7 @@ pub async fn until<T>(
             Ok(Some(found)) => return Ok(found),
             Ok(None) => tokio::time::sleep(LOOK).await,
             Err(_) => {
-                return Err(TimedOut {
-                    what: what.into(),
-                    limit,
-                });
+                return Err(TimedOut { what: what.into(), limit });
             }
         }
     }

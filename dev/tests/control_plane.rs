@@ -38,17 +38,10 @@ async fn it_is_a_real_one() {
     let folder = plane.directory().to_owned();
     plane.stop().await.unwrap();
     assert!(!folder.exists(), "its files are removed");
-    let left = std::fs::read_dir("/proc")
-        .unwrap()
-        .filter_map(Result::ok)
-        .find(|process| {
-            let directory = std::fs::read_link(process.path().join("cwd"));
-            directory.is_ok_and(|directory| {
-                directory
-                    .to_string_lossy()
-                    .starts_with(&*folder.to_string_lossy())
-            })
-        });
+    let left = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok).find(|process| {
+        let directory = std::fs::read_link(process.path().join("cwd"));
+        directory.is_ok_and(|directory| directory.to_string_lossy().starts_with(&*folder.to_string_lossy()))
+    });
     assert!(left.is_none(), "still running: {left:?}");
 }
 
@@ -57,36 +50,16 @@ async fn rights_are_enforced(plane: &ControlPlane) {
     admin.run(&["create", "namespace", "rights"]).await.unwrap();
     let user = admin.with_kubeconfig(&plane.user_kubeconfig("jane", None).unwrap());
     assert!(refused(&user, &["get", "secrets"]).await.contains("Forbidden"));
-    admin
-        .run(&[
-            "create",
-            "rolebinding",
-            "jane",
-            "--clusterrole=view",
-            "--user=jane",
-        ])
-        .await
-        .unwrap();
+    admin.run(&["create", "rolebinding", "jane", "--clusterrole=view", "--user=jane"]).await.unwrap();
     until_allowed(&user, &["get", "configmaps"]).await;
     assert!(refused(&user, &["get", "secrets"]).await.contains("Forbidden"));
 
     admin.run(&["create", "serviceaccount", "robot"]).await.unwrap();
-    let kubeconfig = plane
-        .cluster()
-        .service_account_kubeconfig("rights", "robot")
-        .await
-        .unwrap();
+    let kubeconfig = plane.cluster().service_account_kubeconfig("rights", "robot").await.unwrap();
     let robot = admin.with_kubeconfig(&kubeconfig);
-    let who = robot
-        .get(&["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"])
-        .await
-        .unwrap();
+    let who = robot.get(&["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"]).await.unwrap();
     assert_eq!(who, "system:serviceaccount:rights:robot");
-    assert!(
-        refused(&robot, &["get", "configmaps"])
-            .await
-            .contains("Forbidden")
-    );
+    assert!(refused(&robot, &["get", "configmaps"]).await.contains("Forbidden"));
     assert!(!readable_by_others(&kubeconfig));
 }
 
@@ -97,51 +70,31 @@ fn readable_by_others(file: &Path) -> bool {
 
 /// The authorizer learns of a new binding, and `view` is filled by aggregation, a moment later.
 async fn until_allowed(user: &Kubectl, call: &[&str]) {
-    dev::wait::until(
-        format!("{call:?} to be allowed"),
-        Duration::from_secs(30),
-        async || user.run(call).await.ok(),
-    )
-    .await
-    .unwrap();
+    dev::wait::until(format!("{call:?} to be allowed"), Duration::from_secs(30), async || user.run(call).await.ok())
+        .await
+        .unwrap();
 }
 
 async fn namespaces_end(admin: &Kubectl) {
     admin.run(&["create", "namespace", "brief"]).await.unwrap();
     let inside = admin.in_namespace("brief");
-    inside
-        .run(&["create", "configmap", "inside", "--from-literal=a=b"])
-        .await
-        .unwrap();
-    admin
-        .run(&["delete", "namespace", "brief", "--timeout=60s"])
-        .await
-        .unwrap();
-    assert!(
-        refused(admin, &["get", "namespace", "brief"])
-            .await
-            .contains("NotFound")
-    );
+    inside.run(&["create", "configmap", "inside", "--from-literal=a=b"]).await.unwrap();
+    admin.run(&["delete", "namespace", "brief", "--timeout=60s"]).await.unwrap();
+    assert!(refused(admin, &["get", "namespace", "brief"]).await.contains("NotFound"));
 }
 
 async fn owned_objects_are_collected(plane: &ControlPlane) {
     let admin = plane.kubectl(Some("owners"));
     admin.run(&["create", "namespace", "owners"]).await.unwrap();
     admin.run(&["create", "configmap", "owner"]).await.unwrap();
-    let uid = admin
-        .get(&["get", "configmap", "owner", "-o", "jsonpath={.metadata.uid}"])
-        .await
-        .unwrap();
+    let uid = admin.get(&["get", "configmap", "owner", "-o", "jsonpath={.metadata.uid}"]).await.unwrap();
     let owned = format!(
         "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: owned, ownerReferences: [\
          {{apiVersion: v1, kind: ConfigMap, name: owner, uid: {uid}}}]}}}}"
     );
     assert!(admin.apply(&owned).await.unwrap().stderr.is_empty());
     admin.run(&["delete", "configmap", "owner"]).await.unwrap();
-    admin
-        .run(&["wait", "--for=delete", "configmap/owned", "--timeout=60s"])
-        .await
-        .unwrap();
+    admin.run(&["wait", "--for=delete", "configmap/owned", "--timeout=60s"]).await.unwrap();
 }
 
 const CHART: &str = r"
@@ -171,35 +124,18 @@ const CRD: &str = "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDef
     schema: {openAPIV3Schema: {type: object}}}]}}";
 
 async fn a_chart_gives_rights(plane: &ControlPlane) {
-    plane
-        .kubectl(None)
-        .run(&["create", "namespace", "chart"])
-        .await
-        .unwrap();
+    plane.kubectl(None).run(&["create", "namespace", "chart"]).await.unwrap();
     let chart = plane.directory().join("chart");
     std::fs::create_dir_all(chart.join("templates")).unwrap();
     std::fs::create_dir_all(chart.join("crds")).unwrap();
-    std::fs::write(
-        chart.join("Chart.yaml"),
-        "{apiVersion: v2, name: test, version: 0.0.0}",
-    )
-    .unwrap();
+    std::fs::write(chart.join("Chart.yaml"), "{apiVersion: v2, name: test, version: 0.0.0}").unwrap();
     std::fs::write(chart.join("templates/all.yaml"), CHART).unwrap();
     std::fs::write(chart.join("crds/things.yaml"), CRD).unwrap();
     install::crds(plane.cluster(), &chart.join("crds")).await.unwrap();
-    plane
-        .kubectl(Some("chart"))
-        .run(&["get", "things"])
-        .await
-        .unwrap();
+    plane.kubectl(Some("chart")).run(&["get", "things"]).await.unwrap();
 
     let values = serde_json::json!({ "account": "robot" });
-    let release = Release {
-        chart: &chart,
-        name: "test",
-        namespace: "chart",
-        values,
-    };
+    let release = Release { chart: &chart, name: "test", namespace: "chart", values };
     let kubeconfig = release.install(plane.cluster()).await.unwrap();
     let robot = plane.kubectl(Some("chart")).with_kubeconfig(&kubeconfig);
     until_allowed(&robot, &["get", "configmaps"]).await;

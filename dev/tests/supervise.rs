@@ -23,13 +23,7 @@ fn until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
 
 fn pid_in(file: &Path) -> Pid {
     until(&format!("a pid in {}", file.display()), || {
-        Pid::from_raw(
-            std::fs::read_to_string(file)
-                .ok()?
-                .strip_suffix('\n')?
-                .parse()
-                .ok()?,
-        )
+        Pid::from_raw(std::fs::read_to_string(file).ok()?.strip_suffix('\n')?.parse().ok()?)
     })
 }
 
@@ -58,22 +52,10 @@ fn all_ends_with_a_starter_that_is_killed() {
     let scratch = folder.path().join("scratch");
     std::fs::create_dir(&scratch).unwrap();
     let mut supervisor = Command::new(dev::programs::built("supervise").unwrap());
-    supervisor.args([
-        "--grace-ms=50",
-        "--scratch",
-        "scratch",
-        "--",
-        "bash",
-        "-c",
-        STUBBORN,
-    ]);
+    supervisor.args(["--grace-ms=50", "--scratch", "scratch", "--", "bash", "-c", STUBBORN]);
     // The starter is a shell that holds the only write end of the supervisor's stdin.
     let mut starter = Command::new("bash")
-        .args([
-            "-c",
-            r#"exec 9> >(exec "$@" >log 2>&1); echo ready; read -r"#,
-            "starter",
-        ])
+        .args(["-c", r#"exec 9> >(exec "$@" >log 2>&1); echo ready; read -r"#, "starter"])
         .arg(supervisor.get_program())
         .args(supervisor.get_args())
         .current_dir(folder.path())
@@ -81,18 +63,13 @@ fn all_ends_with_a_starter_that_is_killed() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let (child, grandchild) = (
-        pid_in(&folder.path().join("child")),
-        pid_in(&folder.path().join("grandchild")),
-    );
+    let (child, grandchild) = (pid_in(&folder.path().join("child")), pid_in(&folder.path().join("grandchild")));
     assert!(test_kill_process(child).is_ok() && test_kill_process(grandchild).is_ok());
     starter.kill().unwrap();
     starter.wait().unwrap();
     until_gone(child);
     until_gone(grandchild);
-    until("the scratch directory's removal", || {
-        (!scratch.exists()).then_some(())
-    });
+    until("the scratch directory's removal", || (!scratch.exists()).then_some(()));
 }
 
 #[test]
@@ -129,8 +106,7 @@ async fn exit_codes_are_passed_on() {
 async fn terminate_is_graceful_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
-    let script =
-        r"trap 'echo bye; exit 4' TERM; setsid sleep 1000 & echo $! > left; while :; do sleep 0.01; done";
+    let script = r"trap 'echo bye; exit 4' TERM; setsid sleep 1000 & echo $! > left; while :; do sleep 0.01; done";
     let mut program = Supervised::spawn(&shell(script, folder.path()), &log).unwrap();
     let left = pid_in(&folder.path().join("left"));
     assert!(program.is_running().unwrap());
@@ -148,24 +124,11 @@ async fn grace_is_bounded_and_kill_is_at_once() {
     for graceful in [true, false] {
         let command = shell(STUBBORN, folder.path());
         // A kill does not wait for the grace, or the limit of this test would strike.
-        let grace = if graceful {
-            Duration::from_millis(50)
-        } else {
-            LIMIT * 10
-        };
+        let grace = if graceful { Duration::from_millis(50) } else { LIMIT * 10 };
         let mut program = Program::new(&command, &log).grace(grace).spawn().unwrap();
         let [child, grandchild] = files.each_ref().map(|file| pid_in(file));
-        assert_eq!(
-            u32::try_from(child.as_raw_nonzero().get()).unwrap(),
-            program.pid()
-        );
-        let end = async {
-            if graceful {
-                program.terminate().await
-            } else {
-                program.kill().await
-            }
-        };
+        assert_eq!(u32::try_from(child.as_raw_nonzero().get()).unwrap(), program.pid());
+        let end = async { if graceful { program.terminate().await } else { program.kill().await } };
         let status = tokio::time::timeout(LIMIT, end).await.unwrap().unwrap();
         assert_eq!(status.code(), Some(137));
         until_gone(child);

@@ -26,32 +26,13 @@ use super::{Condition, schema};
     selectable = ".spec.leaseRef.name",
     selectable = ".status.state",
     printcolumn(name = "Lease", type_ = "string", json_path = ".spec.leaseRef.name"),
-    printcolumn(
-        name = "Status",
-        type_ = "string",
-        json_path = r#".status.conditions[?(@.type=="Succeeded")].reason"#
-    ),
+    printcolumn(name = "Status", type_ = "string", json_path = r#".status.conditions[?(@.type=="Succeeded")].reason"#),
     printcolumn(name = "Exit", type_ = "integer", json_path = ".status.exitCode"),
     printcolumn(name = "Duration", type_ = "string", json_path = ".status.duration"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(
-        name = "Session",
-        type_ = "string",
-        json_path = ".status.sessionID",
-        priority = 1
-    ),
-    printcolumn(
-        name = "Attempts",
-        type_ = "integer",
-        json_path = ".status.attempts",
-        priority = 1
-    ),
-    printcolumn(
-        name = "Last Line",
-        type_ = "string",
-        json_path = ".status.lastLine",
-        priority = 1
-    )
+    printcolumn(name = "Session", type_ = "string", json_path = ".status.sessionID", priority = 1),
+    printcolumn(name = "Attempts", type_ = "integer", json_path = ".status.attempts", priority = 1),
+    printcolumn(name = "Last Line", type_ = "string", json_path = ".status.lastLine", priority = 1)
 )]
 #[x_kube(validation = Rule::new("self == oldSelf").message("the spec is immutable: a command runs once; create another with a new name"))]
 pub struct SandboxCommandSpec {

@@ -142,21 +142,10 @@ mod tests {
     fn the_transition_time_moves_only_when_the_status_flips() {
         let at = |s| Timestamp::from_second(s).unwrap();
         let mut all = Vec::new();
-        set_condition(
-            &mut all,
-            "Ready",
-            Truth::False,
-            "Provisioning",
-            "a",
-            Some(1),
-            at(1),
-        );
+        set_condition(&mut all, "Ready", Truth::False, "Provisioning", "a", Some(1), at(1));
         set_condition(&mut all, "Ready", Truth::False, "Restoring", "b", Some(2), at(2));
         assert_eq!(all[0].last_transition_time.0, at(1));
-        assert_eq!(
-            (all[0].reason.as_str(), all[0].observed_generation),
-            ("Restoring", Some(2))
-        );
+        assert_eq!((all[0].reason.as_str(), all[0].observed_generation), ("Restoring", Some(2)));
         set_condition(&mut all, "Ready", Truth::True, "Ready", "c", Some(2), at(3));
         assert_eq!(all[0].last_transition_time.0, at(3));
         assert_eq!(all.len(), 1);
@@ -165,19 +154,11 @@ mod tests {
     #[test]
     fn every_name_is_explained() {
         let page = include_str!("../../docs/api.md");
-        let lease = LeaseReason::ALL
-            .iter()
-            .map(|r| r.as_str())
-            .chain(LeaseCondition::ALL.iter().map(|t| t.as_str()));
-        let command = CommandReason::ALL
-            .iter()
-            .map(|r| r.as_str())
-            .chain(CommandCondition::ALL.iter().map(|t| t.as_str()));
+        let lease = LeaseReason::ALL.iter().map(|r| r.as_str()).chain(LeaseCondition::ALL.iter().map(|t| t.as_str()));
+        let command =
+            CommandReason::ALL.iter().map(|r| r.as_str()).chain(CommandCondition::ALL.iter().map(|t| t.as_str()));
         for name in lease.chain(command) {
-            assert!(
-                page.contains(&format!("`{name}`")),
-                "docs/api.md does not explain {name}"
-            );
+            assert!(page.contains(&format!("`{name}`")), "docs/api.md does not explain {name}");
         }
     }
 

@@ -23,45 +23,17 @@ use super::{Condition, schema};
     category = "daytona",
     derive = "PartialEq",
     doc = "A lease on one Daytona sandbox and on one persistent shell (session) in it. While it exists, SandboxCommands of its namespace run there. Deleting it ends what runs, deletes the session, and does with the sandbox what reclaimPolicy says.",
-    printcolumn(
-        name = "Ready",
-        type_ = "string",
-        json_path = r#".status.conditions[?(@.type=="Ready")].status"#
-    ),
-    printcolumn(
-        name = "Reason",
-        type_ = "string",
-        json_path = r#".status.conditions[?(@.type=="Ready")].reason"#
-    ),
+    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
+    printcolumn(name = "Reason", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].reason"#),
     printcolumn(name = "Mode", type_ = "string", json_path = ".status.mode"),
     printcolumn(name = "Sandbox", type_ = "string", json_path = ".status.sandbox.id"),
     printcolumn(name = "Queued", type_ = "integer", json_path = ".status.commands.queued"),
     printcolumn(name = "Running", type_ = "integer", json_path = ".status.commands.running"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(
-        name = "State",
-        type_ = "string",
-        json_path = ".status.sandbox.state",
-        priority = 1
-    ),
-    printcolumn(
-        name = "Session",
-        type_ = "string",
-        json_path = ".status.session.id",
-        priority = 1
-    ),
-    printcolumn(
-        name = "Generation",
-        type_ = "integer",
-        json_path = ".status.session.generation",
-        priority = 1
-    ),
-    printcolumn(
-        name = "Target",
-        type_ = "string",
-        json_path = ".status.sandbox.target",
-        priority = 1
-    )
+    printcolumn(name = "State", type_ = "string", json_path = ".status.sandbox.state", priority = 1),
+    printcolumn(name = "Session", type_ = "string", json_path = ".status.session.id", priority = 1),
+    printcolumn(name = "Generation", type_ = "integer", json_path = ".status.session.generation", priority = 1),
+    printcolumn(name = "Target", type_ = "string", json_path = ".status.sandbox.target", priority = 1)
 )]
 #[x_kube(
     validation = Rule::new("(has(self.connection) && has(self.connection.apiURL) ? self.connection.apiURL : '') == (has(oldSelf.connection) && has(oldSelf.connection.apiURL) ? oldSelf.connection.apiURL : '')")

@@ -29,14 +29,8 @@ pub enum WriteError {
 /// See [`WriteError`].
 pub fn crds() -> Result<[(&'static str, String); 2], WriteError> {
     Ok([
-        (
-            "sandboxcommands.yaml",
-            serde_saphyr::to_string(&shipped(&SandboxCommand::crd())?)?,
-        ),
-        (
-            "sandboxleases.yaml",
-            serde_saphyr::to_string(&shipped(&SandboxLease::crd())?)?,
-        ),
+        ("sandboxcommands.yaml", serde_saphyr::to_string(&shipped(&SandboxCommand::crd())?)?),
+        ("sandboxleases.yaml", serde_saphyr::to_string(&shipped(&SandboxLease::crd())?)?),
     ])
 }
 

@@ -17,38 +17,24 @@ impl Events {
     /// Events of this controller.
     #[must_use]
     pub fn new(client: Client) -> Self {
-        Self(Recorder::new(
-            client,
-            Reporter {
-                controller: MANAGER.to_owned(),
-                instance: None,
-            },
-        ))
+        Self(Recorder::new(client, Reporter { controller: MANAGER.to_owned(), instance: None }))
     }
 
-    /// Publishes an event about an object.
-    pub async fn publish(
-        &self,
-        about: &ObjectReference,
-        warning: bool,
-        reason: &str,
-        action: &str,
-        note: &str,
-    ) {
+    /// Publishes an event about an object, in the background: nobody has to wait for it.
+    pub fn publish(&self, about: ObjectReference, warning: bool, reason: &str, action: &str, note: &str) {
         let event = Event {
-            type_: if warning {
-                EventType::Warning
-            } else {
-                EventType::Normal
-            },
+            type_: if warning { EventType::Warning } else { EventType::Normal },
             reason: reason.to_owned(),
             note: Some(cut(note, 900)),
             action: action.to_owned(),
             secondary: None,
         };
-        if let Err(error) = self.0.publish(&event, about).await {
-            // In a namespace that is being deleted nothing can be created, events neither.
-            tracing::debug!(%error, reason, "the event was not recorded");
-        }
+        let recorder = self.0.clone();
+        tokio::spawn(async move {
+            if let Err(error) = recorder.publish(&event, &about).await {
+                // In a namespace that is being deleted nothing can be created, events neither.
+                tracing::debug!(%error, reason = event.reason, "the event was not recorded");
+            }
+        });
     }
 }

@@ -24,12 +24,7 @@ pub async fn remove<K>(api: &Api<K>, object: &K, finalizer: &str) -> kube::Resul
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let rest: Vec<String> = object
-        .finalizers()
-        .iter()
-        .filter(|f| *f != finalizer)
-        .cloned()
-        .collect();
+    let rest: Vec<String> = object.finalizers().iter().filter(|f| *f != finalizer).cloned().collect();
     write(api, object, &rest).await
 }
 
@@ -41,10 +36,7 @@ where
     let body = serde_json::json!({
         "metadata": { "resourceVersion": object.resource_version(), "uid": object.uid(), "finalizers": finalizers },
     });
-    match api
-        .patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(body))
-        .await
-    {
+    match api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(body)).await {
         Ok(object) => Ok(Some(object)),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
         Err(error) => Err(error),

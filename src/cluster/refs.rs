@@ -41,14 +41,8 @@ pub async fn secret_key(client: &Client, namespace: &str, name: &str, key: &str)
     let value = secret
         .data
         .and_then(|mut data| data.remove(key))
-        .ok_or_else(|| KeyError::KeyNotFound {
-            secret: name.to_owned(),
-            key: key.to_owned(),
-        })?;
-    String::from_utf8(value.0).map_err(|_| KeyError::NotText {
-        secret: name.to_owned(),
-        key: key.to_owned(),
-    })
+        .ok_or_else(|| KeyError::KeyNotFound { secret: name.to_owned(), key: key.to_owned() })?;
+    String::from_utf8(value.0).map_err(|_| KeyError::NotText { secret: name.to_owned(), key: key.to_owned() })
 }
 
 /// Whether the cluster's administrator lets leases of this namespace use the controller's own key.

@@ -28,14 +28,7 @@ where
         "metadata": { "resourceVersion": object.resource_version(), "uid": object.uid() },
         "status": new,
     });
-    match api
-        .patch_status(
-            &object.name_any(),
-            &PatchParams::apply(MANAGER).force(),
-            &Patch::Apply(body),
-        )
-        .await
-    {
+    match api.patch_status(&object.name_any(), &PatchParams::apply(MANAGER).force(), &Patch::Apply(body)).await {
         Ok(object) => Ok(Some(object)),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
         Err(error) => Err(error),

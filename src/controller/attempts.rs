@@ -44,10 +44,7 @@ impl Attempts {
     }
 
     pub(super) fn sent(&self, command: &str) -> Sent {
-        self.entries()
-            .get(command)
-            .map(|e| e.sent.clone())
-            .unwrap_or_default()
+        self.entries().get(command).map(|e| e.sent.clone()).unwrap_or_default()
     }
 
     /// This controller has just recorded the intent to send it.
@@ -83,10 +80,7 @@ impl Attempts {
     /// Takes the right to wait for its end, given back on drop. `None`: somebody waits already.
     pub(super) fn begin_wait(self: &Arc<Self>, command: &str) -> Option<Waiting> {
         let taken = self.with(command, |entry| std::mem::replace(&mut entry.waiting, true));
-        (!taken).then(|| Waiting {
-            attempts: Arc::clone(self),
-            command: command.to_owned(),
-        })
+        (!taken).then(|| Waiting { attempts: Arc::clone(self), command: command.to_owned() })
     }
 
     pub(super) fn forget(&self, command: &str) {

@@ -110,8 +110,7 @@ impl Board {
     /// The session of this epoch does not do what it is told. True when that is news.
     pub(super) fn suspect(&self, lease: &str, epoch: u64) -> bool {
         self.with(lease, |entry| {
-            let news =
-                !entry.suspect && matches!(&entry.standing, Standing::Up(handle) if handle.epoch == epoch);
+            let news = !entry.suspect && matches!(&entry.standing, Standing::Up(handle) if handle.epoch == epoch);
             entry.suspect |= news;
             news
         })
@@ -123,9 +122,7 @@ impl Board {
 
     /// For how long the sandbox has been seen absent.
     pub(super) fn absent(&self, lease: &str) -> Duration {
-        self.with(lease, |entry| {
-            entry.absent_since.get_or_insert_with(Instant::now).elapsed()
-        })
+        self.with(lease, |entry| entry.absent_since.get_or_insert_with(Instant::now).elapsed())
     }
 
     pub(super) fn not_absent(&self, lease: &str) {

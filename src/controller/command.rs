@@ -16,8 +16,8 @@ use super::{
 };
 use crate::{
     api::{
-        COMMAND_FINALIZER, CommandCondition, CommandState, LeaseCondition, SandboxCommand,
-        SandboxCommandStatus, SandboxLease, condition,
+        COMMAND_FINALIZER, CommandCondition, CommandState, LeaseCondition, SandboxCommand, SandboxCommandStatus,
+        SandboxLease, condition,
     },
     cluster::{finalizer, status},
     daytona::Class,
@@ -28,7 +28,13 @@ use crate::{
     shell::{Answer, Attempt},
 };
 
+/// Most steps in one reconcile.
 const STEPS: usize = 12;
+/// Longest wait before a failed step is tried again. Short: every error of a toolbox may be gone in a moment, and the
+/// lease's own controller finds out what is behind it.
+const LONGEST_WAIT: Duration = Duration::from_secs(15);
+/// Least time between two waits for the same command, should the sandbox be unable to hold one.
+const WAIT_APART: Duration = Duration::from_secs(1);
 
 enum Next {
     Now(Box<SandboxCommand>),
@@ -51,9 +57,7 @@ pub(super) async fn reconcile(command: Arc<SandboxCommand>, ctx: Arc<Context>) -
 }
 
 pub(super) fn error_policy(command: &SandboxCommand, error: &Error, ctx: &Context) -> Action {
-    let leaving = command.metadata.deletion_timestamp.is_some();
-    ctx.failures
-        .requeue(&command.uid().unwrap_or_default(), leaving, error)
+    ctx.failures.requeue(&command.uid().unwrap_or_default(), LONGEST_WAIT, error)
 }
 
 async fn steps(mut command: SandboxCommand, ctx: &Arc<Context>) -> Result<Action, Error> {
@@ -75,23 +79,13 @@ async fn steps(mut command: SandboxCommand, ctx: &Arc<Context>) -> Result<Action
 async fn observe(command: &SandboxCommand, ctx: &Context) -> Result<Observed, Error> {
     let namespace = command.namespace().unwrap_or_default();
     let name = &command.spec.lease_ref.name;
-    let finished = command
-        .status
-        .as_ref()
-        .is_some_and(|s| s.state == Some(CommandState::Finished));
+    let finished = command.status.as_ref().is_some_and(|s| s.state == Some(CommandState::Finished));
     let bound = lease_uid(command).filter(|_| !finished);
     let mut found = ctx.leases.get(&ObjectRef::new(name).within(&namespace));
     if bound.is_some() && found.as_ref().and_then(|l| l.uid()).as_deref() != bound {
-        found = Api::namespaced(ctx.client.clone(), &namespace)
-            .get_opt(name)
-            .await?
-            .map(Arc::new);
+        found = Api::namespaced(ctx.client.clone(), &namespace).get_opt(name).await?.map(Arc::new);
     }
-    let others = if finished {
-        Vec::new()
-    } else {
-        ctx.commands_of(&namespace, name)
-    };
+    let others = if finished { Vec::new() } else { ctx.commands_of(&namespace, name) };
     Ok(Observed {
         lease: found.map_or(Lease::Missing, |lease| lease_view(&lease, ctx)),
         ahead: queue::ahead(command, others.iter().map(AsRef::as_ref)),
@@ -105,20 +99,10 @@ fn lease_view(lease: &SandboxLease, ctx: &Context) -> Lease {
     if lease.metadata.deletion_timestamp.is_some() {
         return Lease::Terminating { uid, sandbox };
     }
-    let ready = lease
-        .status
-        .as_ref()
-        .and_then(|s| condition(&s.conditions, LeaseCondition::Ready.as_str()));
-    let (reason, message) = ready.map_or_else(
-        || ("new".to_owned(), "not looked at yet".to_owned()),
-        |c| (c.reason.clone(), c.message.clone()),
-    );
-    Lease::Present {
-        uid,
-        sandbox,
-        reason,
-        message,
-    }
+    let ready = lease.status.as_ref().and_then(|s| condition(&s.conditions, LeaseCondition::Ready.as_str()));
+    let (reason, message) = ready
+        .map_or_else(|| ("new".to_owned(), "not looked at yet".to_owned()), |c| (c.reason.clone(), c.message.clone()));
+    Lease::Present { uid, sandbox, reason, message }
 }
 
 async fn act(command: SandboxCommand, step: Step, ctx: &Arc<Context>) -> Result<Next, Error> {
@@ -127,9 +111,9 @@ async fn act(command: SandboxCommand, step: Step, ctx: &Arc<Context>) -> Result<
     match step {
         Step::Rest => Ok(Next::Rest),
         Step::Look(wait) => Ok(Next::After(wait)),
-        Step::AddFinalizer => Ok(finalizer::add(&api, &command, COMMAND_FINALIZER)
-            .await?
-            .map_or(Next::Rest, Next::now)),
+        Step::AddFinalizer => {
+            Ok(finalizer::add(&api, &command, COMMAND_FINALIZER).await?.map_or(Next::Rest, Next::now))
+        }
         Step::RemoveFinalizer => {
             finalizer::remove(&api, &command, COMMAND_FINALIZER).await?;
             ctx.attempts.forget(&uid);
@@ -171,16 +155,12 @@ async fn record(
         }
         _ => {}
     }
-    announce(&now, &old, new, ctx).await;
+    announce(&now, &old, new, ctx);
     match again {
         Again::AtOnce => Ok(Next::now(now)),
         Again::After(wait) => {
             // A lease that sleeps wakes for the first command that waits for it.
-            if new
-                .lease_uid
-                .as_deref()
-                .is_some_and(|lease| ctx.board.handle(lease).is_none())
-            {
+            if new.lease_uid.as_deref().is_some_and(|lease| ctx.board.handle(lease).is_none()) {
                 hint_lease(&command, ctx);
             }
             Ok(Next::After(wait))
@@ -189,25 +169,12 @@ async fn record(
 }
 
 /// An event when the command is sent and when it has ended.
-async fn announce(
-    command: &SandboxCommand,
-    old: &SandboxCommandStatus,
-    new: &SandboxCommandStatus,
-    ctx: &Context,
-) {
+fn announce(command: &SandboxCommand, old: &SandboxCommandStatus, new: &SandboxCommandStatus, ctx: &Context) {
     if old.state == new.state || new.state == Some(CommandState::Queued) {
         return;
     }
     if let Some(told) = condition(&new.conditions, CommandCondition::Succeeded.as_str()) {
-        ctx.events
-            .publish(
-                &reference(command),
-                told.status == "False",
-                &told.reason,
-                "Run",
-                &told.message,
-            )
-            .await;
+        ctx.events.publish(reference(command), told.status == "False", &told.reason, "Run", &told.message);
     }
 }
 
@@ -257,12 +224,8 @@ fn wait(command: &SandboxCommand, ctx: &Arc<Context>) -> Result<Next, Error> {
     }
     let status = command.status.clone().unwrap_or_default();
     let left = plan::due(command, &status).map(|due| due.duration_since(ctx.now()));
-    let left = left
-        .and_then(|l| Duration::try_from(l).ok())
-        .unwrap_or(Duration::ZERO);
-    Ok(Next::After(
-        left.clamp(Duration::from_millis(100), ctx.config.command_poll),
-    ))
+    let left = left.and_then(|l| Duration::try_from(l).ok()).unwrap_or(Duration::ZERO);
+    Ok(Next::After(left.clamp(Duration::from_millis(100), ctx.config.command_poll)))
 }
 
 /// Holds one call after another until the attempt has ended, then asks for a look. The hint carries nothing: what was
@@ -277,17 +240,12 @@ async fn await_end(
     let uid = command.uid().unwrap_or_default();
     let lease = lease_uid(&command).unwrap_or_default();
     loop {
+        let asked = tokio::time::Instant::now();
         let collected = ctx.board.take_collected(lease);
-        let text = handle
-            .workspace
-            .wait(&attempt, ctx.config.hold.as_secs(), &collected);
-        match handle
-            .toolbox
-            .execute("wait for the command", &text, ctx.config.hold)
-            .await
-        {
+        let text = handle.workspace.wait(&attempt, ctx.config.hold.as_secs(), &collected);
+        match handle.toolbox.execute("wait for the command", &text, ctx.config.hold).await {
             Ok(done) => match Answer::parse(&attempt, &done.result) {
-                Ok(Answer::Running) => {}
+                Ok(Answer::Running) => tokio::time::sleep_until(asked + WAIT_APART).await,
                 Ok(answer) => {
                     ctx.attempts.answered(&uid, answer);
                     break;
@@ -316,15 +274,12 @@ async fn kill(command: SandboxCommand, ctx: &Context) -> Result<Next, Error> {
     };
     let text = handle.workspace.kill(&attempt, GRACE_SECONDS);
     let held = Duration::from_secs(GRACE_SECONDS + 10);
-    let done = handle
-        .toolbox
-        .execute("end the command", &text, held)
-        .await
-        .inspect_err(|_| hint_lease(&command, ctx))?;
+    let done =
+        handle.toolbox.execute("end the command", &text, held).await.inspect_err(|_| hint_lease(&command, ctx))?;
     match Answer::parse(&attempt, &done.result) {
-        Ok(Answer::Survivors | Answer::Running) => Err(Error::Sandbox(
-            "something that the command started could not be ended; it is tried again".to_owned(),
-        )),
+        Ok(Answer::Survivors | Answer::Running) => {
+            Err(Error::Sandbox("something that the command started could not be ended; it is tried again".to_owned()))
+        }
         // The guard could not be taken although nobody holds it: our files were tampered with.
         Ok(Answer::Unseen) => {
             ctx.attempts.answered(&uid, Answer::Lost);
@@ -340,11 +295,7 @@ async fn kill(command: SandboxCommand, ctx: &Context) -> Result<Next, Error> {
 
 fn attempt(command: &SandboxCommand) -> Option<Attempt> {
     let status = command.status.as_ref()?;
-    Some(Attempt::new(
-        &command.uid()?,
-        status.attempts?,
-        status.session_id.as_deref()?,
-    ))
+    Some(Attempt::new(&command.uid()?, status.attempts?, status.session_id.as_deref()?))
 }
 
 fn lease_uid(command: &SandboxCommand) -> Option<&str> {
@@ -359,8 +310,5 @@ fn handle(command: &SandboxCommand, ctx: &Context) -> Option<Arc<Handle>> {
 }
 
 fn hint_lease(command: &SandboxCommand, ctx: &Context) {
-    ctx.hint_lease(
-        &command.namespace().unwrap_or_default(),
-        &command.spec.lease_ref.name,
-    );
+    ctx.hint_lease(&command.namespace().unwrap_or_default(), &command.spec.lease_ref.name);
 }

@@ -82,10 +82,7 @@ impl Context {
 
 /// A reference for events; resourceVersion is left out, or repeats would not be counted together.
 pub(super) fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
-    ObjectReference {
-        resource_version: None,
-        ..object.object_ref(&())
-    }
+    ObjectReference { resource_version: None, ..object.object_ref(&()) }
 }
 
 /// How long one reconcile may take. Longer than any single call in it, the held ones apart.

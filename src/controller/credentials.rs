@@ -32,10 +32,7 @@ pub(super) async fn resolve(lease: &SandboxLease, ctx: &Context) -> (Credentials
 }
 
 fn usable(client: &Client) -> Credentials {
-    Credentials::Usable {
-        api_url: client.endpoint().api_url.to_string(),
-        fingerprint: client.fingerprint().to_owned(),
-    }
+    Credentials::Usable { api_url: client.endpoint().api_url.to_string(), fingerprint: client.fingerprint().to_owned() }
 }
 
 async fn find(lease: &SandboxLease, ctx: &Context) -> Result<Arc<Client>, Credentials> {
@@ -44,31 +41,20 @@ async fn find(lease: &SandboxLease, ctx: &Context) -> Result<Arc<Client>, Creden
     let endpoint = endpoint(lease, ctx)?;
     let key = match &connection.api_key_secret_ref {
         Some(secret) => {
-            let text = secret_key(&ctx.client, &namespace, &secret.name, &secret.key)
-                .await
-                .map_err(|e| missing(&e))?;
+            let text = secret_key(&ctx.client, &namespace, &secret.name, &secret.key).await.map_err(|e| missing(&e))?;
             Key::new(&text).map_err(|why| {
-                let message = format!(
-                    "key {:?} of Secret {:?} is no API key: {why}",
-                    secret.key, secret.name
-                );
+                let message = format!("key {:?} of Secret {:?} is no API key: {why}", secret.key, secret.name);
                 Credentials::Missing(Reason::SecretInvalid, message)
             })?
         }
         None => own_key(&namespace, ctx).await?,
     };
-    ctx.clients
-        .get(endpoint, &key)
-        .map_err(|e| Credentials::Unknown(e.to_string()))
+    ctx.clients.get(endpoint, &key).map_err(|e| Credentials::Unknown(e.to_string()))
 }
 
 /// The URL that is recorded counts for the lease's whole life: elsewhere a "not found" proves nothing.
 fn endpoint<'a>(lease: &SandboxLease, ctx: &'a Context) -> Result<&'a Endpoint, Credentials> {
-    let recorded = lease
-        .status
-        .as_ref()
-        .and_then(|s| s.connection.as_ref())
-        .map(|c| c.api_url.as_str());
+    let recorded = lease.status.as_ref().and_then(|s| s.connection.as_ref()).map(|c| c.api_url.as_str());
     let asked = lease.spec.connection.as_ref().and_then(|c| c.api_url.as_deref());
     match recorded.or(asked) {
         None => ctx.config.allowed.first().ok_or_else(|| {
@@ -88,9 +74,9 @@ async fn own_key(namespace: &str, ctx: &Context) -> Result<Key, Credentials> {
     let allowed = match ctx.config.key_for {
         ControllerKeyFor::All => true,
         ControllerKeyFor::None => false,
-        ControllerKeyFor::Labelled => controller_key_allowed(&ctx.client, namespace)
-            .await
-            .map_err(|e| Credentials::Unknown(e.to_string()))?,
+        ControllerKeyFor::Labelled => {
+            controller_key_allowed(&ctx.client, namespace).await.map_err(|e| Credentials::Unknown(e.to_string()))?
+        }
     };
     if !allowed {
         return Err(denied(
@@ -107,9 +93,7 @@ fn missing(error: &KeyError) -> Credentials {
     let message = error.to_string();
     match error {
         KeyError::SecretNotFound(_) => Credentials::Missing(Reason::SecretNotFound, message),
-        KeyError::KeyNotFound { .. } | KeyError::NotText { .. } => {
-            Credentials::Missing(Reason::SecretInvalid, message)
-        }
+        KeyError::KeyNotFound { .. } | KeyError::NotText { .. } => Credentials::Missing(Reason::SecretInvalid, message),
         KeyError::Api(_) => Credentials::Unknown(message),
     }
 }

@@ -38,14 +38,7 @@ impl Error {
     }
 
     fn requeue(&self, failures: u32, seed: u64) -> Duration {
-        let grow = |first, cap| {
-            grow(
-                Duration::from_secs(first),
-                Duration::from_secs(cap),
-                failures,
-                seed,
-            )
-        };
+        let grow = |first, cap| grow(Duration::from_secs(first), Duration::from_secs(cap), failures, seed);
         match self {
             Self::Kube(kube::Error::Api(status)) if status.is_conflict() => Duration::from_millis(200),
             Self::Daytona(error) => match error.class {
@@ -59,23 +52,18 @@ impl Error {
     }
 }
 
-/// Longest wait of what is being deleted.
-const LEAVING: Duration = Duration::from_secs(30);
-
 /// Failures in a row by object UID.
 #[derive(Debug, Default)]
 pub(super) struct Failures(Mutex<HashMap<String, u32>>);
 
 impl Failures {
-    /// When to try again after this error. What is being deleted is tried at least every half minute: it may hold up a
-    /// whole namespace.
-    pub(super) fn requeue(&self, uid: &str, leaving: bool, error: &Error) -> Action {
+    /// When to try again after this error, after `cap` at the latest.
+    pub(super) fn requeue(&self, uid: &str, cap: Duration, error: &Error) -> Action {
         let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = failures.entry(uid.to_owned()).or_default();
         let mut seed = DefaultHasher::new();
         uid.hash(&mut seed);
-        let wait = error.requeue(*count, seed.finish());
-        let wait = if leaving { wait.min(LEAVING) } else { wait };
+        let wait = error.requeue(*count, seed.finish()).min(cap);
         if !error.is_conflict() {
             *count += 1;
         }

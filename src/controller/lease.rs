@@ -11,13 +11,11 @@ use super::{
     observe::{Seen, observe, probe, workspace},
 };
 use crate::{
-    api::{
-        CommandGauges, LEASE_FINALIZER, LeaseCondition, SandboxLease, SandboxLeaseStatus, condition,
-        sandbox_label,
-    },
+    api::{CommandGauges, LEASE_FINALIZER, LeaseCondition, SandboxLease, SandboxLeaseStatus, condition, sandbox_label},
     cluster::{finalizer, status},
     daytona::{self, Class, NewSandbox, State, Toolbox},
     plan::{
+        backoff::spread,
         lease::{self as plan, Plan, Remote, Session, Step, Told},
         queue,
     },
@@ -29,6 +27,10 @@ use crate::{
 const AUTO_STOP_MINUTES: i32 = 15;
 const AUTO_ARCHIVE_MINUTES: i32 = 60;
 const AUTO_DELETE_MINUTES: i32 = 10_080;
+
+/// Longest wait before a failed step is tried again, and the same for a lease that is being deleted.
+const LONGEST_WAIT: Duration = Duration::from_mins(10);
+const LONGEST_WAIT_LEAVING: Duration = Duration::from_secs(30);
 
 /// Most steps in one reconcile; a lease needs about six from its creation to Ready.
 const STEPS: usize = 12;
@@ -58,17 +60,20 @@ pub(super) async fn reconcile(lease: Arc<SandboxLease>, ctx: Arc<Context>) -> Re
 }
 
 pub(super) fn error_policy(lease: &SandboxLease, error: &Error, ctx: &Context) -> Action {
+    // What is being deleted may hold up a whole namespace.
     let leaving = lease.metadata.deletion_timestamp.is_some();
-    ctx.failures
-        .requeue(&lease.uid().unwrap_or_default(), leaving, error)
+    let cap = if leaving { LONGEST_WAIT_LEAVING } else { LONGEST_WAIT };
+    ctx.failures.requeue(&lease.uid().unwrap_or_default(), cap, error)
 }
 
 async fn steps(mut lease: SandboxLease, ctx: &Context) -> Result<Action, Error> {
     ctx.listed().await;
+    let seed = lease.uid().map_or(0, |uid| uid.bytes().fold(0, |seed: u64, b| seed.rotate_left(7) ^ u64::from(b)));
     for _ in 0..STEPS {
         match step(lease, ctx).await? {
             Next::Now(next) => lease = *next,
-            Next::After(wait) => return Ok(Action::requeue(wait)),
+            // Spread, so that a thousand leases do not ask at once.
+            Next::After(wait) => return Ok(Action::requeue(wait.saturating_sub(spread(wait / 8, seed)))),
             Next::Gone => return Ok(Action::await_change()),
         }
     }
@@ -81,9 +86,13 @@ async fn step(lease: SandboxLease, ctx: &Context) -> Result<Next, Error> {
     tracing::debug!(step = ?plan.step, "decided");
     note_standing(&lease, &seen, ctx);
     // What is intended is written before it is done.
-    let Some(lease) = report(lease, &plan.told, ctx).await? else {
-        return Ok(Next::Gone);
-    };
+    let Some(lease) = report(lease, &plan.told, ctx).await? else { return Ok(Next::Gone) };
+    if plan.step == Step::Rest
+        && let Some(error) = seen.failure()
+    {
+        // Nothing is known, so nothing is done; asked again after a wait that grows.
+        return Err(error.clone().into());
+    }
     match act(&lease, &plan, &seen, ctx).await {
         Ok(next) => Ok(next),
         Err(Error::Daytona(error)) => {
@@ -124,9 +133,7 @@ async fn act(lease: &SandboxLease, plan: &Plan, seen: &Seen, ctx: &Context) -> R
         Step::Rest => return Ok(Next::After(plan.again)),
         Step::Record => return Ok(again()),
         Step::AddFinalizer => {
-            return Ok(finalizer::add(&api, lease, LEASE_FINALIZER)
-                .await?
-                .map_or(Next::Gone, Next::now));
+            return Ok(finalizer::add(&api, lease, LEASE_FINALIZER).await?.map_or(Next::Gone, Next::now));
         }
         Step::RemoveFinalizer => {
             finalizer::remove(&api, lease, LEASE_FINALIZER).await?;
@@ -194,9 +201,7 @@ async fn in_session(
             let workspace = Workspace::new(&home, &work, &lease.uid().unwrap_or_default());
             set_up(toolbox, &workspace).await?;
             if session.generation > 1 {
-                toolbox
-                    .delete_session(&plan::session_id(lease, session.generation - 1))
-                    .await?;
+                toolbox.delete_session(&plan::session_id(lease, session.generation - 1)).await?;
             }
             match toolbox.create_session(&session.id).await {
                 Err(error) if error.class != Class::Conflict => return Err(error.into()),
@@ -252,17 +257,12 @@ fn serve(
 }
 
 async fn set_up(toolbox: &Toolbox, workspace: &Workspace) -> Result<(), Error> {
-    let done = toolbox
-        .execute("set up the workspace", &workspace.set_up(), Duration::ZERO)
-        .await?;
+    let done = toolbox.execute("set up the workspace", &workspace.set_up(), Duration::ZERO).await?;
     if done.exit_code == 0 && done.result.contains(Workspace::SET_UP) {
         return Ok(());
     }
     let said = crate::api::cut(&done.result, 200);
-    Err(Error::Sandbox(format!(
-        "its files could not be made (exit {}): {said}",
-        done.exit_code
-    )))
+    Err(Error::Sandbox(format!("its files could not be made (exit {}): {said}", done.exit_code)))
 }
 
 /// Daytona's work directory, else the user's home, else the one that Daytona's own images have.
@@ -280,19 +280,13 @@ async fn directories(toolbox: &Toolbox) -> Result<(String, String), Error> {
 fn new_sandbox(lease: &SandboxLease) -> NewSandbox {
     let labels = [
         (sandbox_label::LEASE_UID, lease.uid().unwrap_or_default()),
-        (
-            sandbox_label::LEASE_NAMESPACE,
-            lease.namespace().unwrap_or_default(),
-        ),
+        (sandbox_label::LEASE_NAMESPACE, lease.namespace().unwrap_or_default()),
         (sandbox_label::LEASE_NAME, lease.name_any()),
     ];
     NewSandbox {
         name: plan::sandbox_name(lease),
         snapshot: lease.spec.sandbox.as_ref().and_then(|s| s.snapshot.clone()),
-        labels: labels
-            .into_iter()
-            .map(|(k, v)| (k.to_owned(), v))
-            .collect::<BTreeMap<_, _>>(),
+        labels: labels.into_iter().map(|(k, v)| (k.to_owned(), v)).collect::<BTreeMap<_, _>>(),
         auto_stop_interval: AUTO_STOP_MINUTES,
         auto_archive_interval: AUTO_ARCHIVE_MINUTES,
         auto_delete_interval: AUTO_DELETE_MINUTES,
@@ -313,11 +307,7 @@ fn note_standing(lease: &SandboxLease, seen: &Seen, ctx: &Context) {
         },
         Remote::Absent { since } if *since >= ctx.config.intervals.absence => Standing::Lost,
         // Not known: what was known last stands, and a call will tell.
-        Remote::Present(_)
-        | Remote::Absent { .. }
-        | Remote::Unknown(_)
-        | Remote::Unproven
-        | Remote::NotAsked => return,
+        Remote::Present(_) | Remote::Absent { .. } | Remote::Unknown(_) | Remote::Unproven | Remote::NotAsked => return,
         Remote::FailedDeletion(_) => Standing::Lost,
     };
     let down = !matches!(standing, Standing::Unknown);
@@ -341,22 +331,16 @@ async fn report(lease: SandboxLease, told: &Told, ctx: &Context) -> Result<Optio
         return Ok(Some(now));
     }
     let told_of = |status: &SandboxLeaseStatus, type_: LeaseCondition| {
-        condition(&status.conditions, type_.as_str())
-            .map(|c| (c.reason.clone(), c.message.clone(), c.status.clone()))
+        condition(&status.conditions, type_.as_str()).map(|c| (c.reason.clone(), c.message.clone(), c.status.clone()))
     };
     for type_ in [LeaseCondition::Ready, LeaseCondition::CleanupBlocked] {
-        let before = old
-            .as_ref()
-            .and_then(|s| told_of(s, type_))
-            .map(|(reason, ..)| reason);
+        let before = old.as_ref().and_then(|s| told_of(s, type_)).map(|(reason, ..)| reason);
         if let Some((reason, message, truth)) = told_of(&new, type_)
             && before.as_deref() != Some(&reason)
         {
             let stalled = condition(&new.conditions, LeaseCondition::Stalled.as_str()).is_some();
             let warning = type_ == LeaseCondition::CleanupBlocked || (truth != "True" && stalled);
-            ctx.events
-                .publish(&reference(&now), warning, &reason, "Reconcile", &message)
-                .await;
+            ctx.events.publish(reference(&now), warning, &reason, "Reconcile", &message);
         }
     }
     Ok(Some(now))
@@ -370,11 +354,7 @@ fn gauges(lease: &SandboxLease, ctx: &Context) -> CommandGauges {
         if status.lease_uid != uid {
             continue;
         }
-        let place = match (
-            queue::unfinished(&command),
-            queue::running(&command),
-            status.exit_code,
-        ) {
+        let place = match (queue::unfinished(&command), queue::running(&command), status.exit_code) {
             (_, true, _) => &mut gauges.running,
             (true, false, _) => &mut gauges.queued,
             (false, _, Some(0)) => &mut gauges.succeeded,

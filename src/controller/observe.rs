@@ -22,6 +22,14 @@ pub(super) struct Seen {
 }
 
 impl Seen {
+    /// What kept us from knowing.
+    pub(super) fn failure(&self) -> Option<&Error> {
+        match (&self.observed.remote, &self.observed.session) {
+            (Remote::Unknown(error), _) | (_, Session::Unknown(error)) => Some(error),
+            _ => None,
+        }
+    }
+
     pub(super) fn sandbox(&self) -> Option<&Sandbox> {
         match &self.observed.remote {
             Remote::Present(sandbox) => Some(sandbox),
@@ -33,13 +41,7 @@ impl Seen {
 pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
     let (credentials, client) = credentials::resolve(lease, ctx).await;
     let (needed, running) = commands(lease, ctx);
-    let mut observed = Observed {
-        credentials,
-        remote: Remote::NotAsked,
-        session: Session::NotAsked,
-        needed,
-        running,
-    };
+    let mut observed = Observed { credentials, remote: Remote::NotAsked, session: Session::NotAsked, needed, running };
     if let Some(client) = &client {
         observed.remote = remote(lease, client, ctx).await;
         if let Remote::Present(sandbox) = &observed.remote
@@ -75,10 +77,7 @@ async fn remote(lease: &SandboxLease, client: &Client, ctx: &Context) -> Remote 
     let uid = lease.uid().unwrap_or_default();
     let status = lease.status.clone().unwrap_or_default();
     let id = status.sandbox.as_ref().and_then(|s| s.id.clone());
-    let found = match client
-        .sandbox(id.as_deref().unwrap_or(&sandbox_name(lease)))
-        .await
-    {
+    let found = match client.sandbox(id.as_deref().unwrap_or(&sandbox_name(lease))).await {
         Ok(found) => found,
         Err(error) => return Remote::Unknown(error),
     };
@@ -87,9 +86,7 @@ async fn remote(lease: &SandboxLease, client: &Client, ctx: &Context) -> Remote 
         return Remote::Present(sandbox);
     }
     match absence(lease, &status, id.as_deref(), client).await {
-        Ok(Absence::Proved) => Remote::Absent {
-            since: ctx.board.absent(&uid),
-        },
+        Ok(Absence::Proved) => Remote::Absent { since: ctx.board.absent(&uid) },
         Ok(Absence::Unproven) => Remote::Unproven,
         Ok(Absence::Failed(sandbox)) => Remote::FailedDeletion(*sandbox),
         Err(error) => Remote::Unknown(error),
@@ -162,12 +159,7 @@ async fn session(
 /// Has the session's shell do something. A shell can be dead although its session is listed and takes commands.
 pub(super) async fn probe(toolbox: &Toolbox, workspace: &Workspace, session: &str) -> Session {
     match toolbox.run_in_session(session, &workspace.session(session)).await {
-        Ok(done)
-            if done
-                .output
-                .as_deref()
-                .is_some_and(|o| o.contains(&Workspace::session_ready(session))) =>
-        {
+        Ok(done) if done.output.as_deref().is_some_and(|o| o.contains(&Workspace::session_ready(session))) => {
             Session::Listed
         }
         Ok(_) => Session::Dead,
@@ -180,11 +172,7 @@ pub(super) async fn probe(toolbox: &Toolbox, workspace: &Workspace, session: &st
 
 /// The lease's workspace, from the directories that its status names.
 pub(super) fn workspace(lease: &SandboxLease) -> Workspace {
-    let sandbox = lease
-        .status
-        .as_ref()
-        .and_then(|s| s.sandbox.clone())
-        .unwrap_or_default();
+    let sandbox = lease.status.as_ref().and_then(|s| s.sandbox.clone()).unwrap_or_default();
     let home = sandbox.home_dir.unwrap_or_else(|| "/home/daytona".to_owned());
     let work = sandbox.work_dir.unwrap_or_else(|| home.clone());
     Workspace::new(&home, &work, &lease.uid().unwrap_or_default())

@@ -91,13 +91,14 @@ pub async fn start(
 
     let mut news = watches::LeaseNews::default();
     let tap = Arc::clone(&ctx);
-    let lease_events = watches::reflected(scope.api::<DeserializeGuard<SandboxLease>>(&client), lease_writer)
+    let lease_events = watches::reflected(scope.api::<DeserializeGuard<SandboxLease>>(&client), lease_writer, |_| {})
         .inspect(move |event| news.take(event, &tap));
     let pending = watches::Pending::default();
     let tap = Arc::clone(&ctx);
     let command_events = watches::reflected(
         scope.api::<DeserializeGuard<SandboxCommand>>(&client),
         command_writer,
+        watches::prune_command,
     )
     .inspect(move |event| watches::command_news(event, &pending, &tap));
 
@@ -105,21 +106,13 @@ pub async fn start(
         .with_config(controller::Config::default().concurrency(CONCURRENCY))
         .reconcile_on(received(lease_hinted))
         .graceful_shutdown_on(stop.clone().cancelled_owned())
-        .run(
-            lease::reconcile,
-            |l, e, ctx| lease::error_policy(&l, e, &ctx),
-            Arc::clone(&ctx),
-        )
+        .run(lease::reconcile, |l, e, ctx| lease::error_policy(&l, e, &ctx), Arc::clone(&ctx))
         .for_each(async |result| log(result));
     let command_controller = Controller::for_stream(changed(command_events), commands.clone())
         .with_config(controller::Config::default().concurrency(CONCURRENCY))
         .reconcile_on(received(command_hinted))
         .graceful_shutdown_on(stop.clone().cancelled_owned())
-        .run(
-            command::reconcile,
-            |c, e, ctx| command::error_policy(&c, e, &ctx),
-            Arc::clone(&ctx),
-        )
+        .run(command::reconcile, |c, e, ctx| command::error_policy(&c, e, &ctx), Arc::clone(&ctx))
         .for_each(async |result| log(result));
 
     let ready = async {
@@ -130,12 +123,7 @@ pub async fn start(
         }
     };
     let secrets = watches::secrets(scope.api::<PartialObjectMeta<_>>(&client), Arc::clone(&ctx));
-    tokio::join!(
-        lease_controller,
-        command_controller,
-        ready,
-        stop.run_until_cancelled(secrets)
-    );
+    tokio::join!(lease_controller, command_controller, ready, stop.run_until_cancelled(secrets));
 }
 
 #[allow(clippy::disallowed_methods, reason = "this is where the time comes from")]
@@ -151,13 +139,8 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
 {
     use kube::runtime::Predicate;
-    let changed = predicates::generation
-        .combine(predicates::finalizers)
-        .combine(predicates::annotations);
-    events
-        .map(Ok)
-        .touched_objects()
-        .predicate_filter(changed, PredicateConfig::default())
+    let changed = predicates::generation.combine(predicates::finalizers).combine(predicates::annotations);
+    events.map(Ok).touched_objects().predicate_filter(changed, PredicateConfig::default())
 }
 
 fn received<K>(mut hints: mpsc::Receiver<ObjectRef<K>>) -> impl Stream<Item = ObjectRef<K>> + Send + 'static
@@ -179,9 +162,6 @@ fn log<K: Resource<DynamicType = ()>, E: std::error::Error>(
         Err(controller::Error::ReconcilerFailed(error, object)) => {
             tracing::warn!(%object, %error, "the reconcile failed");
         }
-        Err(error) => tracing::warn!(
-            error = &error as &dyn std::error::Error,
-            "the controller met an error"
-        ),
+        Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "the controller met an error"),
     }
 }

@@ -27,6 +27,9 @@ use crate::{
     plan::queue,
 };
 
+/// Annotation that `kubectl apply` writes.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 /// Longest pause before a failed watch is tried again.
 const WATCH_BACKOFF: Duration = Duration::from_secs(10);
 
@@ -35,6 +38,7 @@ const WATCH_BACKOFF: Duration = Duration::from_secs(10);
 pub(super) fn reflected<K>(
     api: Api<DeserializeGuard<K>>,
     writer: Writer<K>,
+    prune: fn(&mut K),
 ) -> impl Stream<Item = Event<K>> + Send
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
@@ -42,7 +46,12 @@ where
     watcher::watcher(api, watcher::Config::default().any_semantic())
         .backoff(backoff())
         .filter_map(|event| std::future::ready(readable(event).transpose()))
-        .modify(|object: &mut K| object.managed_fields_mut().clear())
+        .modify(move |object: &mut K| {
+            object.managed_fields_mut().clear();
+            // kubectl's copy of the manifest: as long as the script, and of no use here.
+            object.annotations_mut().remove(LAST_APPLIED);
+            prune(object);
+        })
         .reflect(writer)
         .filter_map(|event| {
             if let Err(error) = &event {
@@ -53,10 +62,7 @@ where
 }
 
 fn backoff() -> watcher::ExponentialBackoff {
-    let growing = backon::ExponentialBuilder::default()
-        .with_max_delay(WATCH_BACKOFF)
-        .without_max_times()
-        .with_jitter();
+    let growing = backon::ExponentialBuilder::default().with_max_delay(WATCH_BACKOFF).without_max_times().with_jitter();
     watcher::ExponentialBackoff::from(growing)
 }
 
@@ -65,7 +71,12 @@ where
     K: Resource<DynamicType = ()> + Debug,
 {
     let decode = |guard: DeserializeGuard<K>| {
-        guard.0.inspect_err(|error| tracing::error!(%error, kind = %K::kind(&()), "an object cannot be read; it is left alone")).ok()
+        guard
+            .0
+            .inspect_err(
+                |error| tracing::error!(%error, kind = %K::kind(&()), "an object cannot be read; it is left alone"),
+            )
+            .ok()
     };
     Ok(match event? {
         Event::Init => Some(Event::Init),
@@ -76,6 +87,16 @@ where
     })
 }
 
+/// A finished command's script is never looked at again; ten thousand of them would fill the memory.
+pub(super) fn prune_command(command: &mut SandboxCommand) {
+    if !queue::unfinished(command) {
+        command.spec.script = String::new();
+        if let Some(status) = &mut command.status {
+            (status.stdout, status.stderr) = (None, None);
+        }
+    }
+}
+
 /// Asks for a look at every lease whose Secret changed. Only metadata is watched; the value is read when it is needed.
 pub(super) async fn secrets(api: Api<PartialObjectMeta<Secret>>, ctx: Arc<Context>) {
     let mut events =
@@ -84,14 +105,8 @@ pub(super) async fn secrets(api: Api<PartialObjectMeta<Secret>>, ctx: Arc<Contex
         match event {
             Ok(Event::Apply(secret) | Event::Delete(secret)) => {
                 for lease in ctx.leases.state() {
-                    let named = lease
-                        .spec
-                        .connection
-                        .as_ref()
-                        .and_then(|c| c.api_key_secret_ref.as_ref());
-                    if named.is_some_and(|s| s.name == secret.name_any())
-                        && lease.namespace() == secret.namespace()
-                    {
+                    let named = lease.spec.connection.as_ref().and_then(|c| c.api_key_secret_ref.as_ref());
+                    if named.is_some_and(|s| s.name == secret.name_any()) && lease.namespace() == secret.namespace() {
                         ctx.hint_lease(&lease.namespace().unwrap_or_default(), &lease.name_any());
                     }
                 }
@@ -115,10 +130,7 @@ impl LeaseNews {
             Event::Init | Event::InitDone => return,
         };
         let key = ObjectRef::from_obj(lease);
-        let ready = lease
-            .status
-            .as_ref()
-            .and_then(|s| condition(&s.conditions, LeaseCondition::Ready.as_str()));
+        let ready = lease.status.as_ref().and_then(|s| condition(&s.conditions, LeaseCondition::Ready.as_str()));
         let mut digest = DefaultHasher::new();
         (gone, lease.uid(), lease.metadata.deletion_timestamp.is_some()).hash(&mut digest);
         ready.map(|c| (&c.reason, &c.message)).hash(&mut digest);
@@ -139,10 +151,7 @@ pub(super) fn command_news(event: &Event<SandboxCommand>, pending: &Pending, ctx
         Event::Delete(command) => (command, true),
         Event::Init | Event::InitApply(_) | Event::InitDone => return,
     };
-    let (namespace, lease) = (
-        command.namespace().unwrap_or_default(),
-        &command.spec.lease_ref.name,
-    );
+    let (namespace, lease) = (command.namespace().unwrap_or_default(), &command.spec.lease_ref.name);
     if gone || !queue::unfinished(command) {
         let mut waiting = ctx.commands_of(&namespace, lease);
         waiting.retain(|c| queue::unfinished(c) && c.uid() != command.uid());
@@ -168,11 +177,7 @@ impl Pending {
         let (this, ctx) = (self.clone(), Arc::clone(ctx));
         tokio::spawn(async move {
             let stop = ctx.stop.clone();
-            if stop
-                .run_until_cancelled(tokio::time::sleep(ctx.config.gauges))
-                .await
-                .is_some()
-            {
+            if stop.run_until_cancelled(tokio::time::sleep(ctx.config.gauges)).await.is_some() {
                 this.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
                 ctx.hint_lease(&key.0, &key.1);
             }

@@ -46,11 +46,7 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) fn new() -> Self {
-        Self {
-            calls: Semaphore::new(CALLS),
-            held: Semaphore::new(HELD),
-            paused: Mutex::new(HashMap::new()),
-        }
+        Self { calls: Semaphore::new(CALLS), held: Semaphore::new(HELD), paused: Mutex::new(HashMap::new()) }
     }
 
     /// A place for one call, or how long Daytona wants no such call.
@@ -58,20 +54,13 @@ impl Budget {
         if let Some(left) = self.pause_left(limiter) {
             return Err(left);
         }
-        let places = if limiter == Limiter::Held {
-            &self.held
-        } else {
-            &self.calls
-        };
+        let places = if limiter == Limiter::Held { &self.held } else { &self.calls };
         // The semaphore is never closed; without a permit the call would merely be uncounted.
         Ok(places.acquire().await.ok())
     }
 
     fn pause_left(&self, limiter: Limiter) -> Option<Duration> {
-        let paused = self
-            .paused
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let paused = self.paused.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let left = paused.get(&limiter)?.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
     }
@@ -79,14 +68,8 @@ impl Budget {
     /// Takes note of a 429.
     pub(super) fn pause(&self, limiter: Limiter, length: Duration) {
         let until = Instant::now() + length.min(LONGEST_PAUSE);
-        let mut paused = self
-            .paused
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        paused
-            .entry(limiter)
-            .and_modify(|old| *old = until.max(*old))
-            .or_insert(until);
+        let mut paused = self.paused.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        paused.entry(limiter).and_modify(|old| *old = until.max(*old)).or_insert(until);
     }
 }
 
@@ -95,16 +78,14 @@ impl Budget {
 pub(super) fn retry_after(headers: &HeaderMap, limiter: Limiter) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
     let seconds = |text: &str| text.parse::<u32>().ok().map(|s| Duration::from_secs(s.into()));
-    text(&format!("retry-after-{}", limiter.suffix()))
-        .and_then(seconds)
-        .or_else(|| {
-            let plain = text("retry-after")?;
-            seconds(plain).or_else(|| {
-                let until = httpdate::parse_http_date(plain).ok()?;
-                let from = httpdate::parse_http_date(text("date")?).ok()?;
-                until.duration_since(from).ok()
-            })
+    text(&format!("retry-after-{}", limiter.suffix())).and_then(seconds).or_else(|| {
+        let plain = text("retry-after")?;
+        seconds(plain).or_else(|| {
+            let until = httpdate::parse_http_date(plain).ok()?;
+            let from = httpdate::parse_http_date(text("date")?).ok()?;
+            until.duration_since(from).ok()
         })
+    })
 }
 
 #[cfg(test)]
@@ -112,42 +93,27 @@ mod tests {
     use super::*;
 
     fn headers(list: &[(&'static str, &'static str)]) -> HeaderMap {
-        list.iter()
-            .map(|(n, v)| (n.parse().unwrap(), v.parse().unwrap()))
-            .collect()
+        list.iter().map(|(n, v)| (n.parse().unwrap(), v.parse().unwrap())).collect()
     }
 
     #[test]
     fn both_forms_of_retry_after_are_understood() {
         let secs = |s| Some(Duration::from_secs(s));
-        assert_eq!(
-            retry_after(&headers(&[("retry-after", "7")]), Limiter::Other),
-            secs(7)
-        );
+        assert_eq!(retry_after(&headers(&[("retry-after", "7")]), Limiter::Other), secs(7));
         let own = headers(&[("Retry-After-sandbox-create", "30")]);
         assert_eq!(retry_after(&own, Limiter::Create), secs(30));
         assert_eq!(retry_after(&own, Limiter::Lifecycle), None);
-        let date = headers(&[
-            ("date", "Sun, 29 Nov 2026 10:00:00 GMT"),
-            ("retry-after", "Sun, 29 Nov 2026 10:00:20 GMT"),
-        ]);
+        let date =
+            headers(&[("date", "Sun, 29 Nov 2026 10:00:00 GMT"), ("retry-after", "Sun, 29 Nov 2026 10:00:20 GMT")]);
         assert_eq!(retry_after(&date, Limiter::Other), secs(20));
-        assert_eq!(
-            retry_after(&headers(&[("retry-after", "soon")]), Limiter::Other),
-            None
-        );
+        assert_eq!(retry_after(&headers(&[("retry-after", "soon")]), Limiter::Other), None);
     }
 
     #[tokio::test]
     async fn a_pause_holds_for_its_limiter_alone() {
         let budget = Budget::new();
         budget.pause(Limiter::Create, Duration::from_secs(30));
-        assert!(
-            budget
-                .admit(Limiter::Create)
-                .await
-                .is_err_and(|left| left > Duration::from_secs(25))
-        );
+        assert!(budget.admit(Limiter::Create).await.is_err_and(|left| left > Duration::from_secs(25)));
         assert!(budget.admit(Limiter::Lifecycle).await.is_ok());
     }
 }

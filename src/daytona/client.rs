@@ -69,6 +69,8 @@ pub struct Timeouts {
     pub connect: Duration,
     /// Until a call is answered completely; a held wait has this much beyond the time it is held.
     pub request: Duration,
+    /// Until the next byte of an answer; longer than any wait that is held.
+    pub idle: Duration,
 }
 
 /// A client for one API URL and key.
@@ -100,10 +102,7 @@ impl Clients {
     /// No clients yet.
     #[must_use]
     pub fn new(timeouts: Timeouts) -> Self {
-        Self {
-            timeouts,
-            known: Mutex::default(),
-        }
+        Self { timeouts, known: Mutex::default() }
     }
 
     /// The client for this endpoint and key; dropped when nobody uses it any more.
@@ -136,24 +135,12 @@ pub(super) struct Call {
 
 impl Call {
     pub(super) fn new(operation: &'static str, limiter: Limiter, method: Method, url: Url) -> Self {
-        Self {
-            operation,
-            limiter,
-            method,
-            url,
-            body: None,
-            held: Duration::ZERO,
-        }
+        Self { operation, limiter, method, url, body: None, held: Duration::ZERO }
     }
 
     pub(super) fn json(mut self, body: &impl Serialize) -> Result<Self, Error> {
-        let body = serde_json::to_value(body).map_err(|e| {
-            Error::new(
-                self.operation,
-                Class::Refused,
-                format!("the request cannot be written: {e}"),
-            )
-        })?;
+        let body = serde_json::to_value(body)
+            .map_err(|e| Error::new(self.operation, Class::Refused, format!("the request cannot be written: {e}")))?;
         self.body = Some(body);
         Ok(self)
     }
@@ -174,19 +161,14 @@ impl Client {
             .user_agent(concat!("daytona-controller/", env!("CARGO_PKG_VERSION")))
             .default_headers([(header::AUTHORIZATION, bearer)].into_iter().collect())
             .connect_timeout(timeouts.connect)
+            .read_timeout(timeouts.idle)
             .pool_idle_timeout(Duration::from_secs(30))
             // The key must not follow a redirect, and a repeated POST may be a second sandbox.
             .redirect(redirect::Policy::none())
             .retry(reqwest::retry::never())
             .build()
             .map_err(|e| Error::from_connection(build, e))?;
-        Ok(Self {
-            http,
-            endpoint,
-            fingerprint: key.fingerprint(),
-            timeouts,
-            budget: Budget::new(),
-        })
+        Ok(Self { http, endpoint, fingerprint: key.fingerprint(), timeouts, budget: Budget::new() })
     }
 
     /// Where its calls go.
@@ -211,58 +193,31 @@ impl Client {
         let operation = call.operation;
         let body = self.send(call).await?;
         // An empty or foreign body under a 200 says that something between us and Daytona is broken.
-        serde_json::from_slice(&body).map_err(|e| {
-            Error::new(
-                operation,
-                Class::Unclear,
-                format!("the answer is not what was expected: {e}"),
-            )
-        })
+        serde_json::from_slice(&body)
+            .map_err(|e| Error::new(operation, Class::Unclear, format!("the answer is not what was expected: {e}")))
     }
 
     /// Makes a call. The only place that touches the network.
     pub(super) async fn send(&self, call: Call) -> Result<Vec<u8>, Error> {
-        let Call {
-            operation,
-            limiter,
-            method,
-            url,
-            body,
-            held,
-        } = call;
+        let Call { operation, limiter, method, url, body, held } = call;
         let span = tracing::debug_span!("daytona", operation, status = tracing::field::Empty);
         async {
             let _place = self.budget.admit(limiter).await.map_err(|left| {
-                Error::new(
-                    operation,
-                    Class::Throttled(left),
-                    "Daytona asked for a pause; the call was not made",
-                )
+                Error::new(operation, Class::Throttled(left), "Daytona asked for a pause; the call was not made")
             })?;
             let limit = self.timeouts.request + held;
             let mut request = self.http.request(method, url).timeout(limit);
             if let Some(body) = body {
                 request = request.json(&body);
             }
-            let mut response = request
-                .send()
-                .await
-                .map_err(|e| Error::from_connection(operation, e))?;
+            let mut response = request.send().await.map_err(|e| Error::from_connection(operation, e))?;
             let status = response.status();
             tracing::Span::current().record("status", status.as_u16());
             let pause = retry_after(response.headers(), limiter);
             let mut body = Vec::new();
-            while let Some(chunk) = response
-                .chunk()
-                .await
-                .map_err(|e| Error::from_connection(operation, e))?
-            {
+            while let Some(chunk) = response.chunk().await.map_err(|e| Error::from_connection(operation, e))? {
                 if body.len() + chunk.len() > LARGEST_BODY {
-                    return Err(Error::new(
-                        operation,
-                        Class::Unclear,
-                        "the answer is larger than 4 MiB",
-                    ));
+                    return Err(Error::new(operation, Class::Unclear, "the answer is larger than 4 MiB"));
                 }
                 body.extend_from_slice(&chunk);
             }
@@ -305,22 +260,15 @@ mod tests {
 
     #[test]
     fn a_client_is_shared_per_url_and_key_and_shows_no_key() {
-        let timeouts = Timeouts {
-            connect: Duration::from_secs(1),
-            request: Duration::from_secs(1),
-        };
+        let timeouts =
+            Timeouts { connect: Duration::from_secs(1), request: Duration::from_secs(1), idle: Duration::from_secs(1) };
         let clients = Clients::new(timeouts);
-        let endpoint = Endpoint {
-            api_url: Url::parse("https://daytona.example/api").unwrap(),
-            toolbox_origins: Vec::new(),
-        };
+        let endpoint =
+            Endpoint { api_url: Url::parse("https://daytona.example/api").unwrap(), toolbox_origins: Vec::new() };
         let key = Key::new("dtn_secret").unwrap();
         let one = clients.get(&endpoint, &key).unwrap();
         assert!(Arc::ptr_eq(&one, &clients.get(&endpoint, &key).unwrap()));
-        assert!(!Arc::ptr_eq(
-            &one,
-            &clients.get(&endpoint, &Key::new("dtn_other").unwrap()).unwrap()
-        ));
+        assert!(!Arc::ptr_eq(&one, &clients.get(&endpoint, &Key::new("dtn_other").unwrap()).unwrap()));
         assert!(!format!("{one:?} {clients:?} {:?}", one.http).contains("dtn_secret"));
     }
 

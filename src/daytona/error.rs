@@ -40,12 +40,7 @@ pub struct Error {
 impl Error {
     pub(super) fn new(operation: &'static str, class: Class, message: impl Into<String>) -> Self {
         let message: String = message.into();
-        Self {
-            operation,
-            class,
-            status: None,
-            message: message.chars().take(300).collect(),
-        }
+        Self { operation, class, status: None, message: message.chars().take(300).collect() }
     }
 
     /// Classes an answer by its status and, where statuses are ambiguous, by its text.
@@ -59,19 +54,13 @@ impl Error {
         let class = match status {
             404 | 410 => Class::Gone,
             // An exec into a session that is unknown, dead or being deleted.
-            500 if ["session not found", "broken pipe", "session cancelled"]
-                .iter()
-                .any(|t| said.contains(t)) =>
-            {
+            500 if ["session not found", "broken pipe", "session cancelled"].iter().any(|t| said.contains(t)) => {
                 Class::Gone
             }
             409 => Class::Conflict,
             429 => Class::Throttled(retry_after.unwrap_or(Duration::from_secs(10))),
             401 | 403 => Class::Unauthorized,
-            400 if ["no IP address found", "failed to get runner info"]
-                .iter()
-                .any(|t| said.contains(t)) =>
-            {
+            400 if ["no IP address found", "failed to get runner info"].iter().any(|t| said.contains(t)) => {
                 Class::NotYet
             }
             503 => Class::Unavailable,
@@ -86,11 +75,7 @@ impl Error {
 
     /// Classes a failure of the connection. The URL is left out: it may be long, and it is told elsewhere.
     pub(super) fn from_connection(operation: &'static str, error: reqwest::Error) -> Self {
-        let class = if error.is_connect() || error.is_builder() {
-            Class::Unavailable
-        } else {
-            Class::Unclear
-        };
+        let class = if error.is_connect() || error.is_builder() { Class::Unavailable } else { Class::Unclear };
         let what = if error.is_timeout() {
             "no answer in time".to_owned()
         } else {
@@ -109,28 +94,19 @@ impl Error {
     /// Whether the call was not answered by Daytona itself, so that nothing is known.
     #[must_use]
     pub fn says_nothing(&self) -> bool {
-        matches!(
-            self.class,
-            Class::Unavailable | Class::Unclear | Class::Throttled(_)
-        )
+        matches!(self.class, Class::Unavailable | Class::Unclear | Class::Throttled(_))
     }
 }
 
 /// The message in an error body: JSON `message`, else the text.
 fn said(body: &[u8]) -> String {
-    let message = serde_json::from_slice::<serde_json::Value>(body)
-        .ok()
-        .and_then(|v| match v.get("message") {
-            Some(serde_json::Value::String(text)) => Some(text.clone()),
-            _ => None,
-        });
+    let message = serde_json::from_slice::<serde_json::Value>(body).ok().and_then(|v| match v.get("message") {
+        Some(serde_json::Value::String(text)) => Some(text.clone()),
+        _ => None,
+    });
     let text = message.unwrap_or_else(|| String::from_utf8_lossy(body).into_owned());
     let text: String = text.chars().filter(|c| !c.is_control()).take(250).collect();
-    if text.trim().is_empty() {
-        "(no message)".to_owned()
-    } else {
-        text
-    }
+    if text.trim().is_empty() { "(no message)".to_owned() } else { text }
 }
 
 #[cfg(test)]
@@ -146,32 +122,14 @@ mod tests {
         assert_eq!(class(404, ""), Class::Gone);
         assert_eq!(class(409, r#"{"message":"conflict"}"#), Class::Conflict);
         assert_eq!(
-            class(
-                400,
-                r#"{"message":"bad request: no IP address found. Is the Sandbox started?"}"#
-            ),
+            class(400, r#"{"message":"bad request: no IP address found. Is the Sandbox started?"}"#),
             Class::NotYet
         );
-        assert_eq!(
-            class(400, r#"{"message":"Total CPU limit exceeded"}"#),
-            Class::Refused
-        );
+        assert_eq!(class(400, r#"{"message":"Total CPU limit exceeded"}"#), Class::Refused);
         assert_eq!(class(401, ""), Class::Unauthorized);
         assert_eq!(class(408, ""), Class::Unclear);
-        assert_eq!(
-            class(
-                500,
-                r#"{"message":"failed to execute command: not found: session not found"}"#
-            ),
-            Class::Gone
-        );
-        assert_eq!(
-            class(
-                500,
-                r#"{"message":"failed to write command: write |1: broken pipe"}"#
-            ),
-            Class::Gone
-        );
+        assert_eq!(class(500, r#"{"message":"failed to execute command: not found: session not found"}"#), Class::Gone);
+        assert_eq!(class(500, r#"{"message":"failed to write command: write |1: broken pipe"}"#), Class::Gone);
         assert_eq!(class(500, "oops"), Class::Unclear);
         assert_eq!(class(502, ""), Class::Unclear);
         assert_eq!(class(503, ""), Class::Unavailable);
@@ -184,13 +142,8 @@ mod tests {
 
     #[test]
     fn a_long_body_is_cut_and_cleaned() {
-        let text = Error::from_answer(
-            "test",
-            500,
-            None,
-            format!("\x1b[31m{}", "x".repeat(9000)).as_bytes(),
-        )
-        .to_string();
+        let text =
+            Error::from_answer("test", 500, None, format!("\x1b[31m{}", "x".repeat(9000)).as_bytes()).to_string();
         assert!(text.len() < 400 && !text.contains('\x1b'));
     }
 }

@@ -104,9 +104,10 @@ impl From<String> for State {
             "paused" => Self::Paused,
             "error" | "build_failed" => Self::Failed(word),
             "destroying" | "destroyed" => Self::Destroyed(word),
-            "creating" | "restoring" | "starting" | "stopping" | "pending_build" | "building_snapshot"
-            | "unknown" | "pulling_snapshot" | "archiving" | "resizing" | "snapshotting" | "forking"
-            | "pausing" | "resuming" => Self::Changing(word),
+            "creating" | "restoring" | "starting" | "stopping" | "pending_build" | "building_snapshot" | "unknown"
+            | "pulling_snapshot" | "archiving" | "resizing" | "snapshotting" | "forking" | "pausing" | "resuming" => {
+                Self::Changing(word)
+            }
             _ => Self::Unheard(word),
         }
     }
@@ -114,9 +115,7 @@ impl From<String> for State {
 
 impl<'de> Deserialize<'de> for State {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Option::<String>::deserialize(deserializer)?
-            .unwrap_or_default()
-            .into())
+        Ok(Option::<String>::deserialize(deserializer)?.unwrap_or_default().into())
     }
 }
 
@@ -176,11 +175,7 @@ pub struct Executed {
 
 fn not_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let text = String::deserialize(deserializer)?;
-    if text.is_empty() {
-        Err(serde::de::Error::custom("it is empty"))
-    } else {
-        Ok(text)
-    }
+    if text.is_empty() { Err(serde::de::Error::custom("it is empty")) } else { Ok(text) }
 }
 
 #[cfg(test)]
@@ -189,8 +184,7 @@ mod tests {
 
     #[test]
     fn an_answer_of_the_future_is_understood_and_an_empty_one_is_not() {
-        let text =
-            r#"{"id":"a","state":"levitating","kvm":true,"labels":{"x":1},"autoStopInterval":15,"new":{}}"#;
+        let text = r#"{"id":"a","state":"levitating","kvm":true,"labels":{"x":1},"autoStopInterval":15,"new":{}}"#;
         let sandbox: Sandbox = serde_json::from_str(text).unwrap();
         assert_eq!(sandbox.state, State::Unheard("levitating".to_owned()));
         assert_eq!(sandbox.label("x"), None);

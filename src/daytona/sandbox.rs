@@ -11,26 +11,13 @@ impl Client {
     /// [`Class::Conflict`] when the name is taken (perhaps by an earlier call whose answer was lost);
     /// [`Class::Refused`] for an unknown snapshot or an exhausted quota.
     pub async fn create_sandbox(&self, new: &NewSandbox) -> Result<Sandbox, Error> {
-        self.fetch(
-            Call::new(
-                "create the sandbox",
-                Limiter::Create,
-                Method::POST,
-                self.url(&["sandbox"]),
-            )
-            .json(new)?,
-        )
-        .await
+        self.fetch(Call::new("create the sandbox", Limiter::Create, Method::POST, self.url(&["sandbox"])).json(new)?)
+            .await
     }
 
     /// Looks a sandbox up by id or name. `None`: Daytona says that there is none for this key.
     pub async fn sandbox(&self, id_or_name: &str) -> Result<Option<Sandbox>, Error> {
-        let call = Call::new(
-            "look at the sandbox",
-            Limiter::Other,
-            Method::GET,
-            self.url(&["sandbox", id_or_name]),
-        );
+        let call = Call::new("look at the sandbox", Limiter::Other, Method::GET, self.url(&["sandbox", id_or_name]));
         match self.fetch(call).await {
             Ok(sandbox) => Ok(Some(sandbox)),
             Err(e) if e.class == Class::Gone => Ok(None),
@@ -45,9 +32,7 @@ impl Client {
             .append_pair("id", id)
             .append_pair("includeErroredDeleted", "true")
             .append_pair("limit", "10");
-        let page: Page = self
-            .fetch(Call::new("list the sandbox", Limiter::Other, Method::GET, url))
-            .await?;
+        let page: Page = self.fetch(Call::new("list the sandbox", Limiter::Other, Method::GET, url)).await?;
         Ok(page.items.into_iter().find(|s| s.id == id))
     }
 
@@ -55,35 +40,19 @@ impl Client {
     pub async fn organization(&self) -> Result<Option<String>, Error> {
         let mut url = self.url(&["sandbox"]);
         url.query_pairs_mut().append_pair("limit", "1");
-        let page: Page = self
-            .fetch(Call::new("list sandboxes", Limiter::Other, Method::GET, url))
-            .await?;
+        let page: Page = self.fetch(Call::new("list sandboxes", Limiter::Other, Method::GET, url)).await?;
         Ok(page.items.into_iter().next().and_then(|s| s.organization_id))
     }
 
     /// Starts a stopped or archived sandbox.
     pub async fn start_sandbox(&self, id: &str) -> Result<(), Error> {
         let url = self.url(&["sandbox", id, "start"]);
-        self.send(Call::new(
-            "start the sandbox",
-            Limiter::Lifecycle,
-            Method::POST,
-            url,
-        ))
-        .await
-        .map(drop)
+        self.send(Call::new("start the sandbox", Limiter::Lifecycle, Method::POST, url)).await.map(drop)
     }
 
     /// Asks for a sandbox's deletion. Its success is not proof: look until it is gone.
     pub async fn delete_sandbox(&self, id: &str) -> Result<(), Error> {
         let url = self.url(&["sandbox", id]);
-        self.send(Call::new(
-            "delete the sandbox",
-            Limiter::Lifecycle,
-            Method::DELETE,
-            url,
-        ))
-        .await
-        .map(drop)
+        self.send(Call::new("delete the sandbox", Limiter::Lifecycle, Method::DELETE, url)).await.map(drop)
     }
 }

@@ -46,27 +46,18 @@ impl Toolbox {
         if !client.endpoint().toolbox_origins.contains(&origin) {
             return Err(origin);
         }
-        Ok(Self {
-            client: Arc::clone(client),
-            url: below(&url, &[&sandbox.id]),
-        })
+        Ok(Self { client: Arc::clone(client), url: below(&url, &[&sandbox.id]) })
     }
 
     /// Directory that commands start in, as Daytona has it.
     pub async fn work_dir(&self) -> Result<String, Error> {
-        let answer: Directory = self
-            .client
-            .fetch(self.get("ask for the work directory", &["work-dir"]))
-            .await?;
+        let answer: Directory = self.client.fetch(self.get("ask for the work directory", &["work-dir"])).await?;
         Ok(answer.dir)
     }
 
     /// Home directory of the sandbox's user.
     pub async fn home_dir(&self) -> Result<String, Error> {
-        let answer: Directory = self
-            .client
-            .fetch(self.get("ask for the home directory", &["user-home-dir"]))
-            .await?;
+        let answer: Directory = self.client.fetch(self.get("ask for the home directory", &["user-home-dir"])).await?;
         Ok(answer.dir)
     }
 
@@ -77,19 +68,12 @@ impl Toolbox {
     pub async fn create_session(&self, id: &str) -> Result<(), Error> {
         let url = below(&self.url, &["process", "session"]);
         let call = Call::new("open the session", Limiter::Toolbox, Method::POST, url);
-        self.client
-            .send(call.json(&serde_json::json!({ "sessionId": id }))?)
-            .await
-            .map(drop)
+        self.client.send(call.json(&serde_json::json!({ "sessionId": id }))?).await.map(drop)
     }
 
     /// Whether a session exists, in Daytona's own words.
     pub async fn session_exists(&self, id: &str) -> Result<bool, Error> {
-        match self
-            .client
-            .send(self.get("look at the session", &["process", "session", id]))
-            .await
-        {
+        match self.client.send(self.get("look at the session", &["process", "session", id])).await {
             Ok(_) => Ok(true),
             Err(e) if e.class == Class::Gone && e.status == Some(404) => Ok(false),
             Err(e) => Err(e),
@@ -99,8 +83,7 @@ impl Toolbox {
     /// Deletes a session with all that runs in it; takes up to five seconds there. Gone already is fine.
     pub async fn delete_session(&self, id: &str) -> Result<(), Error> {
         let url = below(&self.url, &["process", "session", id]);
-        let call = Call::new("delete the session", Limiter::Toolbox, Method::DELETE, url)
-            .held(Duration::from_secs(6));
+        let call = Call::new("delete the session", Limiter::Toolbox, Method::DELETE, url).held(Duration::from_secs(6));
         match self.client.send(call).await {
             Ok(_) => Ok(()),
             Err(e) if e.class == Class::Gone => Ok(()),
@@ -127,43 +110,19 @@ impl Toolbox {
     ) -> Result<Submitted, Error> {
         let url = below(&self.url, &["process", "session", session, "exec"]);
         let call = Call::new(operation, Limiter::Toolbox, Method::POST, url);
-        self.client
-            .fetch(call.json(&Exec {
-                command: text,
-                run_async,
-            })?)
-            .await
+        self.client.fetch(call.json(&Exec { command: text, run_async })?).await
     }
 
     /// Runs a text as a process of its own; the answer comes when it has ended, within `held` and a few seconds.
-    pub async fn execute(
-        &self,
-        operation: &'static str,
-        text: &str,
-        held: Duration,
-    ) -> Result<Executed, Error> {
+    pub async fn execute(&self, operation: &'static str, text: &str, held: Duration) -> Result<Executed, Error> {
         let url = below(&self.url, &["process", "execute"]);
-        let limiter = if held.is_zero() {
-            Limiter::Toolbox
-        } else {
-            Limiter::Held
-        };
+        let limiter = if held.is_zero() { Limiter::Toolbox } else { Limiter::Held };
         let call = Call::new(operation, limiter, Method::POST, url).held(held);
         let timeout = held.as_secs() + 60;
-        self.client
-            .fetch(call.json(&Execute {
-                command: text,
-                timeout,
-            })?)
-            .await
+        self.client.fetch(call.json(&Execute { command: text, timeout })?).await
     }
 
     fn get(&self, operation: &'static str, segments: &[&str]) -> Call {
-        Call::new(
-            operation,
-            Limiter::Toolbox,
-            Method::GET,
-            below(&self.url, segments),
-        )
+        Call::new(operation, Limiter::Toolbox, Method::GET, below(&self.url, segments))
     }
 }

@@ -6,9 +6,7 @@ use std::time::Duration;
 /// `seed` decides how much less; the same seed gives the same wait.
 #[must_use]
 pub fn grow(first: Duration, cap: Duration, failures: u32, seed: u64) -> Duration {
-    let full = first
-        .saturating_mul(2_u32.saturating_pow(failures.min(16)))
-        .min(cap);
+    let full = first.saturating_mul(2_u32.saturating_pow(failures.min(16))).min(cap);
     full.saturating_sub(spread(full / 4, seed ^ u64::from(failures)))
 }
 

@@ -183,44 +183,24 @@ fn queued(
 
     if ended_without_it(status.lease_uid.as_deref(), &observed.lease) {
         let message = "the lease ended before it was this command's turn; it never ran";
-        return finish(
-            command,
-            &status,
-            &Outcome::without_result(Reason::LeaseEnded, message),
-            now,
-        );
+        return finish(command, &status, &Outcome::without_result(Reason::LeaseEnded, message), now);
     }
     let (reason, message) = match &observed.lease {
         Lease::Missing => {
             let name = &command.spec.lease_ref.name;
-            (
-                Reason::LeaseNotFound,
-                format!("waiting for a SandboxLease named {name:?} in this namespace"),
-            )
+            (Reason::LeaseNotFound, format!("waiting for a SandboxLease named {name:?} in this namespace"))
         }
-        Lease::Terminating { .. } => (
-            Reason::LeaseTerminating,
-            "the lease of that name is being deleted; waiting for the next one".to_owned(),
-        ),
-        Lease::Present {
-            uid,
-            sandbox,
-            reason,
-            message,
-        } => {
+        Lease::Terminating { .. } => {
+            (Reason::LeaseTerminating, "the lease of that name is being deleted; waiting for the next one".to_owned())
+        }
+        Lease::Present { uid, sandbox, reason, message } => {
             status.lease_uid = Some(uid.clone());
             match sandbox {
-                _ if observed.ahead > 0 => (
-                    Reason::Queued,
-                    "waiting for the commands that were accepted before it".to_owned(),
-                ),
+                _ if observed.ahead > 0 => {
+                    (Reason::Queued, "waiting for the commands that were accepted before it".to_owned())
+                }
                 Sandbox::Up { .. } if !ours => return Step::AddFinalizer,
-                Sandbox::Up {
-                    id,
-                    session,
-                    generation,
-                    ..
-                } => {
+                Sandbox::Up { id, session, generation, .. } => {
                     status.sandbox_id = Some(id.clone());
                     status.session_id = Some(session.clone());
                     status.session_generation = Some(*generation);
@@ -228,38 +208,18 @@ fn queued(
                 }
                 Sandbox::Unknown | Sandbox::Down | Sandbox::Lost => {
                     let outage = *reason == LeaseReason::ApiUnreachable.as_str();
-                    let waiting = if outage {
-                        Reason::ApiUnreachable
-                    } else {
-                        Reason::WaitingForLease
-                    };
+                    let waiting = if outage { Reason::ApiUnreachable } else { Reason::WaitingForLease };
                     (waiting, format!("waiting for the lease ({reason}): {message}"))
                 }
             }
         }
     };
     if status.conditions.is_empty() {
-        set(
-            &mut status,
-            command,
-            Type::Started,
-            Truth::False,
-            reason,
-            "not sent yet",
-            now,
-        );
+        set(&mut status, command, Type::Started, Truth::False, reason, "not sent yet", now);
     }
     progress(&mut status, command, reason, &message, now);
-    let look = if observed.ahead < TOLD_POSITIONS {
-        LOOK
-    } else {
-        6 * LOOK
-    };
-    if status == *old {
-        Step::Look(look)
-    } else {
-        Step::Record(Box::new(status), Again::After(look))
-    }
+    let look = if observed.ahead < TOLD_POSITIONS { LOOK } else { 6 * LOOK };
+    if status == *old { Step::Look(look) } else { Step::Record(Box::new(status), Again::After(look)) }
 }
 
 /// Whether the lease that a waiting command is bound to has ended, or is about to.
@@ -276,22 +236,8 @@ fn start(command: &SandboxCommand, mut status: SandboxCommandStatus, now: Timest
     status.queue_position = None;
     status.attempts = Some(status.attempts.unwrap_or(0) + 1);
     status.start_time = Some(Time(now));
-    set(
-        &mut status,
-        command,
-        Type::Started,
-        Truth::True,
-        Reason::Running,
-        "sent to the lease's session",
-        now,
-    );
-    progress(
-        &mut status,
-        command,
-        Reason::Running,
-        "running in the lease's session",
-        now,
-    );
+    set(&mut status, command, Type::Started, Truth::True, Reason::Running, "sent to the lease's session", now);
+    progress(&mut status, command, Reason::Running, "running in the lease's session", now);
     Step::Record(Box::new(status), Again::AtOnce)
 }
 
@@ -313,10 +259,7 @@ fn run(
     let stop = if deleted {
         Some(Stop(Reason::Cancelled, "it was deleted while it ran".to_owned()))
     } else if lease_ends {
-        Some(Stop(
-            Reason::LeaseEnded,
-            "the lease ended while it ran".to_owned(),
-        ))
+        Some(Stop(Reason::LeaseEnded, "the lease ended while it ran".to_owned()))
     } else if overdue {
         let seconds = command.spec.timeout_seconds;
         let message = format!("ended after timeoutSeconds ({seconds}): TERM, then KILL for what was left");
@@ -324,43 +267,19 @@ fn run(
     } else {
         None
     };
-    let answered = observed
-        .sent
-        .answer
-        .as_ref()
-        .and_then(|answer| concluded(answer, stop.as_ref()));
+    let answered = observed.sent.answer.as_ref().and_then(|answer| concluded(answer, stop.as_ref()));
     if let Some(outcome) = answered.or_else(|| unreachable_for_good(sandbox, stop.as_ref())) {
-        let command_id = observed
-            .sent
-            .command_id
-            .clone()
-            .or_else(|| status.command_id.clone());
-        return finish(
-            command,
-            &SandboxCommandStatus {
-                command_id,
-                ..status.clone()
-            },
-            &outcome,
-            now,
-        );
+        let command_id = observed.sent.command_id.clone().or_else(|| status.command_id.clone());
+        return finish(command, &SandboxCommandStatus { command_id, ..status.clone() }, &outcome, now);
     }
-    let Sandbox::Up {
-        session,
-        generation,
-        epoch,
-        ..
-    } = sandbox
-    else {
+    let Sandbox::Up { session, generation, epoch, .. } = sandbox else {
         return Step::Look(LOOK);
     };
     match &observed.sent.answer {
         _ if stop.is_some() => Step::Kill,
         None if observed.sent.fresh => Step::Submit { epoch: *epoch },
         Some(Answer::Unseen) if observed.sent.epoch == Some(*epoch) => Step::Suspect,
-        Some(Answer::Unseen) if status.session_id.as_deref() == Some(session) => {
-            Step::Submit { epoch: *epoch }
-        }
+        Some(Answer::Unseen) if status.session_id.as_deref() == Some(session) => Step::Submit { epoch: *epoch },
         Some(Answer::Unseen) => {
             // Certain not to have started in the old session; the guard keeps a late copy from running twice.
             let mut status = status.clone();
@@ -379,13 +298,7 @@ struct Stop(Reason, String);
 /// What an answer from the sandbox means, if it is the last word.
 fn concluded(answer: &Answer, stop: Option<&Stop>) -> Option<Outcome> {
     match answer {
-        Answer::Done {
-            code,
-            milliseconds,
-            how,
-            streams,
-            killed,
-        } => {
+        Answer::Done { code, milliseconds, how, streams, killed } => {
             let outcome = Outcome::ended(*code, *milliseconds, *how, streams.clone());
             // What ended by itself ended by itself, even if we were about to end it.
             Some(match stop {
@@ -400,10 +313,7 @@ fn concluded(answer: &Answer, stop: Option<&Stop>) -> Option<Outcome> {
                 Some(Stop(reason, message)) => lost.because(*reason, message),
                 None => lost,
             };
-            Some(Outcome {
-                streams: Some(streams.clone()),
-                ..outcome
-            })
+            Some(Outcome { streams: Some(streams.clone()), ..outcome })
         }
         Answer::Fenced => Some(match stop {
             Some(Stop(reason, message)) => {
@@ -439,19 +349,10 @@ fn unreachable_for_good(sandbox: &Sandbox, stop: Option<&Stop>) -> Option<Outcom
 #[must_use]
 pub fn due(command: &SandboxCommand, status: &SandboxCommandStatus) -> Option<Timestamp> {
     let started = status.start_time.as_ref()?.0;
-    started
-        .checked_add(SignedDuration::from_secs(
-            i64::from(command.spec.timeout_seconds) + 1,
-        ))
-        .ok()
+    started.checked_add(SignedDuration::from_secs(i64::from(command.spec.timeout_seconds) + 1)).ok()
 }
 
-fn finish(
-    command: &SandboxCommand,
-    status: &SandboxCommandStatus,
-    outcome: &Outcome,
-    now: Timestamp,
-) -> Step {
+fn finish(command: &SandboxCommand, status: &SandboxCommandStatus, outcome: &Outcome, now: Timestamp) -> Step {
     let mut status = status.clone();
     let succeeded = outcome.reason == Reason::Succeeded;
     status.state = Some(CommandState::Finished);
@@ -468,56 +369,16 @@ fn finish(
     status.observed_generation = command.metadata.generation;
     let message = outcome.message.as_str();
     if status.start_time.is_none() {
-        set(
-            &mut status,
-            command,
-            Type::Started,
-            Truth::False,
-            outcome.reason,
-            message,
-            now,
-        );
+        set(&mut status, command, Type::Started, Truth::False, outcome.reason, message, now);
     }
-    set(
-        &mut status,
-        command,
-        Type::Finished,
-        Truth::True,
-        outcome.reason,
-        message,
-        now,
-    );
-    set(
-        &mut status,
-        command,
-        Type::Succeeded,
-        succeeded.into(),
-        outcome.reason,
-        message,
-        now,
-    );
-    set(
-        &mut status,
-        command,
-        Type::Ready,
-        succeeded.into(),
-        outcome.reason,
-        message,
-        now,
-    );
+    set(&mut status, command, Type::Finished, Truth::True, outcome.reason, message, now);
+    set(&mut status, command, Type::Succeeded, succeeded.into(), outcome.reason, message, now);
+    set(&mut status, command, Type::Ready, succeeded.into(), outcome.reason, message, now);
     remove_condition(&mut status.conditions, Type::Reconciling.as_str());
     if succeeded {
         remove_condition(&mut status.conditions, Type::Stalled.as_str());
     } else {
-        set(
-            &mut status,
-            command,
-            Type::Stalled,
-            Truth::True,
-            outcome.reason,
-            message,
-            now,
-        );
+        set(&mut status, command, Type::Stalled, Truth::True, outcome.reason, message, now);
     }
     for condition in &mut status.conditions {
         condition.observed_generation = command.metadata.generation;
@@ -534,34 +395,10 @@ fn progress(
     now: Timestamp,
 ) {
     status.observed_generation = command.metadata.generation;
-    set(
-        status,
-        command,
-        Type::Finished,
-        Truth::False,
-        reason,
-        message,
-        now,
-    );
-    set(
-        status,
-        command,
-        Type::Succeeded,
-        Truth::Unknown,
-        reason,
-        message,
-        now,
-    );
+    set(status, command, Type::Finished, Truth::False, reason, message, now);
+    set(status, command, Type::Succeeded, Truth::Unknown, reason, message, now);
     set(status, command, Type::Ready, Truth::False, reason, message, now);
-    set(
-        status,
-        command,
-        Type::Reconciling,
-        Truth::True,
-        reason,
-        message,
-        now,
-    );
+    set(status, command, Type::Reconciling, Truth::True, reason, message, now);
 }
 
 fn set(
@@ -574,15 +411,7 @@ fn set(
     now: Timestamp,
 ) {
     let generation = command.metadata.generation;
-    set_condition(
-        &mut status.conditions,
-        type_.as_str(),
-        truth,
-        reason.as_str(),
-        message,
-        generation,
-        now,
-    );
+    set_condition(&mut status.conditions, type_.as_str(), truth, reason.as_str(), message, generation, now);
 }
 
 #[cfg(test)]

@@ -138,9 +138,7 @@ pub fn sandbox_name(lease: &SandboxLease) -> String {
 /// Whether a sandbox is this lease's own.
 #[must_use]
 pub fn is_ours(lease: &SandboxLease, sandbox: &Sandbox) -> bool {
-    lease
-        .uid()
-        .is_some_and(|uid| sandbox.label(sandbox_label::LEASE_UID) == Some(uid.as_str()))
+    lease.uid().is_some_and(|uid| sandbox.label(sandbox_label::LEASE_UID) == Some(uid.as_str()))
 }
 
 /// The session's id of a generation. Never used for another lease or another generation.
@@ -173,12 +171,7 @@ fn recorded(lease: &SandboxLease) -> SandboxLeaseStatus {
 }
 
 /// The lease is wanted.
-fn keep(
-    lease: &SandboxLease,
-    observed: &Observed,
-    intervals: &Intervals,
-    told: &mut Told,
-) -> (Step, Duration) {
+fn keep(lease: &SandboxLease, observed: &Observed, intervals: &Intervals, told: &mut Told) -> (Step, Duration) {
     let status = recorded(lease);
     let id = status.sandbox.as_ref().and_then(|s| s.id.clone());
     if let Credentials::Missing(reason, message) = &observed.credentials {
@@ -188,10 +181,7 @@ fn keep(
     match &observed.remote {
         Remote::NotAsked => {
             if let Credentials::Unknown(message) = &observed.credentials {
-                told.waiting(
-                    Reason::ApiUnreachable,
-                    &format!("the Kubernetes API did not tell the key: {message}"),
-                );
+                told.waiting(Reason::ApiUnreachable, &format!("the Kubernetes API did not tell the key: {message}"));
             }
             (Step::Rest, intervals.busy)
         }
@@ -230,7 +220,12 @@ fn keep(
         Remote::Present(sandbox) if !is_ours(lease, sandbox) => {
             told.failed(
                 Reason::NameConflict,
-                &format!("sandbox {} has the name {} but is not this lease's (its label {} differs); it is left alone", sandbox.id, sandbox.name, sandbox_label::LEASE_UID),
+                &format!(
+                    "sandbox {} has the name {} but is not this lease's (its label {} differs); it is left alone",
+                    sandbox.id,
+                    sandbox.name,
+                    sandbox_label::LEASE_UID
+                ),
             );
             (Step::Rest, intervals.idle)
         }
@@ -258,30 +253,16 @@ fn keep_sandbox(
     match &sandbox.state {
         State::Started => keep_session(lease, observed, intervals, told),
         State::Stopped | State::Archived | State::Paused if observed.needed => {
-            let reason = if observed.running > 0 {
-                Reason::SandboxStopped
-            } else {
-                Reason::Restoring
-            };
-            told.waiting(
-                reason,
-                &format!("the sandbox is {word}; starting it for a command"),
-            );
+            let reason = if observed.running > 0 { Reason::SandboxStopped } else { Reason::Restoring };
+            told.waiting(reason, &format!("the sandbox is {word}; starting it for a command"));
             (Step::StartSandbox(sandbox.id.clone()), intervals.busy)
         }
         State::Stopped | State::Archived | State::Paused => {
-            told.ready(
-                Reason::Asleep,
-                &format!("the sandbox is {word}; the next command wakes it"),
-            );
+            told.ready(Reason::Asleep, &format!("the sandbox is {word}; the next command wakes it"));
             (Step::Rest, intervals.idle)
         }
         State::Changing(_) => {
-            let reason = if status.session.is_some() {
-                Reason::Restoring
-            } else {
-                Reason::Provisioning
-            };
+            let reason = if status.session.is_some() { Reason::Restoring } else { Reason::Provisioning };
             told.waiting(reason, &format!("the sandbox is {word}"));
             (Step::Rest, intervals.busy)
         }
@@ -306,12 +287,7 @@ fn keep_sandbox(
     }
 }
 
-fn keep_session(
-    lease: &SandboxLease,
-    observed: &Observed,
-    intervals: &Intervals,
-    told: &mut Told,
-) -> (Step, Duration) {
+fn keep_session(lease: &SandboxLease, observed: &Observed, intervals: &Intervals, told: &mut Told) -> (Step, Duration) {
     let session = recorded(lease).session;
     let generation = session.as_ref().map_or(1, |s| s.generation);
     let lived = session.as_ref().is_some_and(|s| s.creation_time.is_some());
@@ -359,24 +335,15 @@ fn teardown(
     let Some(sandbox_status) = &status.sandbox else {
         return (Step::RemoveFinalizer, Duration::ZERO);
     };
-    let name = sandbox_status
-        .id
-        .clone()
-        .unwrap_or_else(|| sandbox_status.name.clone());
+    let name = sandbox_status.id.clone().unwrap_or_else(|| sandbox_status.name.clone());
     if let Credentials::Missing(reason, message) = &observed.credentials {
-        told.blocked(
-            *reason,
-            &format!("cannot ask Daytona whether sandbox {name} is gone: {message}"),
-        );
+        told.blocked(*reason, &format!("cannot ask Daytona whether sandbox {name} is gone: {message}"));
         return (Step::Rest, intervals.idle);
     }
     match &observed.remote {
         Remote::NotAsked => {
             if let Credentials::Unknown(message) = &observed.credentials {
-                told.blocked(
-                    Reason::ApiUnreachable,
-                    &format!("the Kubernetes API did not tell the key: {message}"),
-                );
+                told.blocked(Reason::ApiUnreachable, &format!("the Kubernetes API did not tell the key: {message}"));
             }
             (Step::Rest, intervals.busy)
         }
@@ -389,10 +356,7 @@ fn teardown(
             (Step::Rest, intervals.idle)
         }
         Remote::FailedDeletion(sandbox) => {
-            told.blocked(
-                Reason::SandboxError,
-                &format!("Daytona could not delete the sandbox. {}", failure(sandbox)),
-            );
+            told.blocked(Reason::SandboxError, &format!("Daytona could not delete the sandbox. {}", failure(sandbox)));
             (Step::DeleteSandbox(sandbox.id.clone()), intervals.busy)
         }
         // A create call whose reply was lost may still be under way: by name, one look is not enough.
@@ -435,9 +399,7 @@ fn release(
     // The commands that run are ended by their own controller, which needs a way into the sandbox.
     match &sandbox.state {
         State::Destroyed(word) => {
-            told.deleting(&format!(
-                "sandbox {id} is {word}; waiting until Daytona says that it is gone"
-            ));
+            told.deleting(&format!("sandbox {id} is {word}; waiting until Daytona says that it is gone"));
             return (Step::Rest, intervals.busy);
         }
         State::Started => {}
@@ -453,12 +415,7 @@ fn release(
             return (Step::DeleteSandbox(id), intervals.busy);
         }
     }
-    let since = lease
-        .metadata
-        .deletion_timestamp
-        .as_ref()
-        .map(|t| now.duration_since(t.0))
-        .unwrap_or_default();
+    let since = lease.metadata.deletion_timestamp.as_ref().map(|t| now.duration_since(t.0)).unwrap_or_default();
     let drain = SignedDuration::try_from(intervals.drain).unwrap_or(SignedDuration::MAX);
     if observed.running > 0 && since < drain {
         if !matches!(observed.session, Session::Serving) {
@@ -491,11 +448,7 @@ const MISMATCH: &str = "the key does not show the sandbox and has not proved tha
 
 fn failure(sandbox: &Sandbox) -> String {
     let why = sandbox.error_reason.as_deref().unwrap_or("no reason given");
-    format!(
-        "sandbox {} is in state {}: {why}",
-        sandbox.id,
-        sandbox.state.as_str()
-    )
+    format!("sandbox {} is in state {}: {why}", sandbox.id, sandbox.state.as_str())
 }
 
 /// What a refused create call means. Daytona answers all of them with 400; only the text tells them apart.
@@ -506,9 +459,7 @@ pub fn refusal(error: &Error) -> (Reason, String) {
         Class::Unauthorized => Reason::Unauthorized,
         _ if text.contains("limit exceeded") || text.contains("quota") => Reason::QuotaExceeded,
         _ if text.contains("snapshot")
-            && ["not found", "not active", "not available", "does not exist"]
-                .iter()
-                .any(|t| text.contains(t)) =>
+            && ["not found", "not active", "not available", "does not exist"].iter().any(|t| text.contains(t)) =>
         {
             Reason::SnapshotNotFound
         }

@@ -7,9 +7,8 @@ use kube::ResourceExt;
 
 use crate::{
     api::{
-        CommandGauges, ConnectionStatus, LeaseCondition as Type, LeaseReason as Reason, REQUESTED_AT,
-        SandboxLease, SandboxLeaseStatus, SandboxStatus, SessionStatus, Truth, condition, cut,
-        remove_condition, set_condition,
+        CommandGauges, ConnectionStatus, LeaseCondition as Type, LeaseReason as Reason, REQUESTED_AT, SandboxLease,
+        SandboxLeaseStatus, SandboxStatus, SessionStatus, Truth, condition, cut, remove_condition, set_condition,
     },
     daytona::{Class, Error, Sandbox},
 };
@@ -35,10 +34,7 @@ impl Told {
         let mut connection = recorded.connection;
         let mut credentials = None;
         if let Credentials::Usable { fingerprint, .. } = &observed.credentials
-            && matches!(
-                observed.remote,
-                Remote::Present(_) | Remote::Absent { .. } | Remote::FailedDeletion(_)
-            )
+            && matches!(observed.remote, Remote::Present(_) | Remote::Absent { .. } | Remote::FailedDeletion(_))
         {
             credentials = Some((Truth::True, Reason::Ready, "Daytona accepts the key".to_owned()));
             // The key has just reached the sandbox (or proved its organisation): from now on it is the known one.
@@ -100,10 +96,7 @@ impl Told {
         let text = error.to_string();
         match error.class {
             Class::Unauthorized => {
-                self.credentials(
-                    Reason::Unauthorized,
-                    &format!("{text}; put a valid key into the Secret"),
-                );
+                self.credentials(Reason::Unauthorized, &format!("{text}; put a valid key into the Secret"));
             }
             Class::Throttled(_) => self.waiting(Reason::ApiThrottled, &text),
             Class::Refused if error.operation == "create the sandbox" => {
@@ -150,20 +143,14 @@ impl Told {
             Class::Throttled(_) => (Reason::ApiThrottled, "; it is tried again"),
             // Daytona is busy with it: no reason to call for help.
             Class::Conflict => return self.deleting(&format!("{error} ({object}); it is tried again")),
-            _ => (
-                Reason::ApiUnreachable,
-                "; it is tried again until Daytona says that it is gone",
-            ),
+            _ => (Reason::ApiUnreachable, "; it is tried again until Daytona says that it is gone"),
         };
         self.blocked(reason, &format!("{error} ({object}){then}"));
     }
 
     /// Records the intent to create the sandbox: its name, and where.
     pub(super) fn intend(&mut self, lease: &SandboxLease, observed: &Observed) {
-        self.sandbox = Some(SandboxStatus {
-            name: sandbox_name(lease),
-            ..SandboxStatus::default()
-        });
+        self.sandbox = Some(SandboxStatus { name: sandbox_name(lease), ..SandboxStatus::default() });
         if let Credentials::Usable { api_url, fingerprint } = &observed.credentials {
             self.connection = Some(ConnectionStatus {
                 api_url: api_url.clone(),
@@ -184,11 +171,7 @@ impl Told {
         }
         status.state = Some(cut(sandbox.state.as_str(), 64));
         status.target = sandbox.target.as_deref().map(|t| cut(t, 128));
-        status.creation_time = sandbox
-            .created_at
-            .as_deref()
-            .and_then(|t| t.parse().ok())
-            .map(whole_seconds);
+        status.creation_time = sandbox.created_at.as_deref().and_then(|t| t.parse().ok()).map(whole_seconds);
         status.auto_stop_minutes = minutes(sandbox.auto_stop_interval);
         status.auto_archive_minutes = minutes(sandbox.auto_archive_interval);
         status.auto_delete_minutes = minutes(sandbox.auto_delete_interval);
@@ -206,11 +189,7 @@ impl Told {
 
     /// Records the intent to open a session of this generation.
     pub fn renew_session(&mut self, lease: &SandboxLease, generation: i64) {
-        self.session = Some(SessionStatus {
-            id: session_id(lease, generation),
-            generation,
-            creation_time: None,
-        });
+        self.session = Some(SessionStatus { id: session_id(lease, generation), generation, creation_time: None });
     }
 
     /// The session's shell has answered.
@@ -235,15 +214,8 @@ impl Told {
 /// Whether the last create call was refused for certain, by what the status says.
 #[must_use]
 pub fn refused(lease: &SandboxLease) -> bool {
-    let stalled = lease
-        .status
-        .as_ref()
-        .and_then(|s| condition(&s.conditions, Type::Stalled.as_str()));
-    let refusals = [
-        Reason::SnapshotNotFound,
-        Reason::QuotaExceeded,
-        Reason::InvalidSpec,
-    ];
+    let stalled = lease.status.as_ref().and_then(|s| condition(&s.conditions, Type::Stalled.as_str()));
+    let refusals = [Reason::SnapshotNotFound, Reason::QuotaExceeded, Reason::InvalidSpec];
     stalled.is_some_and(|s| {
         s.observed_generation == lease.metadata.generation && refusals.iter().any(|r| r.as_str() == s.reason)
     })
@@ -256,25 +228,12 @@ fn whole_seconds(at: Timestamp) -> Time {
 
 /// The status that a lease is to have.
 #[must_use]
-pub fn status(
-    lease: &SandboxLease,
-    told: &Told,
-    gauges: CommandGauges,
-    now: Timestamp,
-) -> SandboxLeaseStatus {
+pub fn status(lease: &SandboxLease, told: &Told, gauges: CommandGauges, now: Timestamp) -> SandboxLeaseStatus {
     let old = lease.status.clone().unwrap_or_default();
     let generation = lease.metadata.generation;
     let mut conditions = old.conditions;
     let mut set = |type_: Type, what: &(Truth, Reason, String)| {
-        set_condition(
-            &mut conditions,
-            type_.as_str(),
-            what.0,
-            what.1.as_str(),
-            &what.2,
-            generation,
-            now,
-        );
+        set_condition(&mut conditions, type_.as_str(), what.0, what.1.as_str(), &what.2, generation, now);
     };
     if let Some(what) = &told.credentials {
         set(Type::CredentialsValid, what);
@@ -286,36 +245,16 @@ pub fn status(
         let (truth, reason, message) = ready;
         let abnormal = |type_: Type, present: bool, reason: Reason, message: &str, all: &mut Vec<_>| {
             if present {
-                set_condition(
-                    all,
-                    type_.as_str(),
-                    Truth::True,
-                    reason.as_str(),
-                    message,
-                    generation,
-                    now,
-                );
+                set_condition(all, type_.as_str(), Truth::True, reason.as_str(), message, generation, now);
             } else {
                 remove_condition(all, type_.as_str());
             }
         };
         let stuck = told.stalled;
         abnormal(Type::Stalled, stuck, *reason, message, &mut conditions);
-        abnormal(
-            Type::Reconciling,
-            *truth != Truth::True && !stuck,
-            *reason,
-            message,
-            &mut conditions,
-        );
+        abnormal(Type::Reconciling, *truth != Truth::True && !stuck, *reason, message, &mut conditions);
         let (why, text) = told.blocked.clone().unwrap_or((*reason, String::new()));
-        abnormal(
-            Type::CleanupBlocked,
-            told.blocked.is_some(),
-            why,
-            &text,
-            &mut conditions,
-        );
+        abnormal(Type::CleanupBlocked, told.blocked.is_some(), why, &text, &mut conditions);
     }
     for condition in &mut conditions {
         condition.observed_generation = generation;
@@ -323,14 +262,7 @@ pub fn status(
     SandboxLeaseStatus {
         observed_generation: generation,
         conditions,
-        mode: Some(
-            if lease.spec.use_sessions {
-                "Sessions"
-            } else {
-                "OneShot"
-            }
-            .to_owned(),
-        ),
+        mode: Some(if lease.spec.use_sessions { "Sessions" } else { "OneShot" }.to_owned()),
         connection: told.connection.clone(),
         sandbox: told.sandbox.clone(),
         session: told.session.clone(),

@@ -24,13 +24,7 @@ impl Outcome {
     /// An outcome without exit code and output.
     #[must_use]
     pub fn without_result(reason: CommandReason, message: impl Into<String>) -> Self {
-        Self {
-            reason,
-            message: message.into(),
-            exit_code: None,
-            milliseconds: None,
-            streams: None,
-        }
+        Self { reason, message: message.into(), exit_code: None, milliseconds: None, streams: None }
     }
 
     /// The outcome of a command that ended by itself.
@@ -45,36 +39,21 @@ impl Outcome {
             (_, 0) => (CommandReason::Succeeded, "exit code 0".to_owned()),
             (_, 129..=159) => (
                 CommandReason::Signalled,
-                format!(
-                    "exit code {code}: ended by signal {}, or by `exit {code}`, which looks the same",
-                    code - 128
-                ),
+                format!("exit code {code}: ended by signal {}, or by `exit {code}`, which looks the same", code - 128),
             ),
-            (_, 126) => (
-                CommandReason::NonZeroExit,
-                "exit code 126: found, but not executable".to_owned(),
-            ),
-            (_, 127) => (
-                CommandReason::NonZeroExit,
-                "exit code 127: a command was not found".to_owned(),
-            ),
+            (_, 126) => (CommandReason::NonZeroExit, "exit code 126: found, but not executable".to_owned()),
+            (_, 127) => (CommandReason::NonZeroExit, "exit code 127: a command was not found".to_owned()),
             _ => (CommandReason::NonZeroExit, format!("exit code {code}")),
         };
         let message = match how {
-            How::Background => format!(
-                "{message}; a background process still holds an output, what it writes later is not shown"
-            ),
+            How::Background => {
+                format!("{message}; a background process still holds an output, what it writes later is not shown")
+            }
             How::OutputLost => format!("{message}; the script removed the files that its output went to"),
             How::Full | How::NotStarted => message,
         };
         let exit_code = (how != How::NotStarted).then_some(code);
-        Self {
-            reason,
-            message,
-            exit_code,
-            milliseconds: Some(milliseconds),
-            streams: Some(streams),
-        }
+        Self { reason, message, exit_code, milliseconds: Some(milliseconds), streams: Some(streams) }
     }
 
     /// The same result under the reason for which it was ended.
@@ -91,8 +70,7 @@ impl Outcome {
 pub fn shown(stream: &Stream) -> OutputStatus {
     let rendered = render(stream);
     OutputStatus {
-        encoding: (!rendered.tail.is_empty())
-            .then(|| if rendered.lossy { "utf-8-lossy" } else { "utf-8" }.to_owned()),
+        encoding: (!rendered.tail.is_empty()).then(|| if rendered.lossy { "utf-8-lossy" } else { "utf-8" }.to_owned()),
         tail: rendered.tail,
         bytes: i64::try_from(stream.bytes).unwrap_or(i64::MAX),
         truncated: rendered.truncated,

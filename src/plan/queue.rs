@@ -32,9 +32,7 @@ pub fn ahead<'a>(this: &SandboxCommand, of_lease: impl IntoIterator<Item = &'a S
         .into_iter()
         .filter(|other| other.uid() != uid && unfinished(other))
         // A queued command that is being deleted will not run; one that runs holds the session until it has ended.
-        .filter(|other| {
-            running(other) || (other.metadata.deletion_timestamp.is_none() && place(other) < mine)
-        })
+        .filter(|other| running(other) || (other.metadata.deletion_timestamp.is_none() && place(other) < mine))
         .count()
 }
 
@@ -47,17 +45,8 @@ pub fn sequence(command: &SandboxCommand) -> Option<i64> {
 
 fn place(command: &SandboxCommand) -> Place {
     let recorded = command.status.as_ref().and_then(|s| s.sequence);
-    let created = command
-        .metadata
-        .creation_timestamp
-        .as_ref()
-        .map(|t| t.0.to_string())
-        .unwrap_or_default();
-    (
-        recorded.or_else(|| sequence(command)).unwrap_or(i64::MAX),
-        created,
-        command.name_any(),
-    )
+    let created = command.metadata.creation_timestamp.as_ref().map(|t| t.0.to_string()).unwrap_or_default();
+    (recorded.or_else(|| sequence(command)).unwrap_or(i64::MAX), created, command.name_any())
 }
 
 #[cfg(test)]
@@ -65,23 +54,13 @@ mod tests {
     use super::*;
     use crate::api::{SandboxCommandSpec, SandboxCommandStatus};
 
-    fn command(
-        name: &str,
-        sequence: Option<i64>,
-        version: &str,
-        state: Option<CommandState>,
-    ) -> SandboxCommand {
+    fn command(name: &str, sequence: Option<i64>, version: &str, state: Option<CommandState>) -> SandboxCommand {
         let spec: SandboxCommandSpec =
-            serde_json::from_value(serde_json::json!({ "leaseRef": { "name": "l" }, "script": "true" }))
-                .unwrap();
+            serde_json::from_value(serde_json::json!({ "leaseRef": { "name": "l" }, "script": "true" })).unwrap();
         let mut command = SandboxCommand::new(name, spec);
         command.metadata.uid = Some(name.to_owned());
         command.metadata.resource_version = Some(version.to_owned());
-        command.status = Some(SandboxCommandStatus {
-            state,
-            sequence,
-            ..SandboxCommandStatus::default()
-        });
+        command.status = Some(SandboxCommandStatus { state, sequence, ..SandboxCommandStatus::default() });
         command
     }
 

@@ -23,11 +23,7 @@ pub struct Rendered {
 #[must_use]
 pub fn render(stream: &Stream) -> Rendered {
     let cut = u64::try_from(stream.tail.len()).unwrap_or(u64::MAX) < stream.bytes;
-    let bytes = if cut {
-        skip_partial_character(&stream.tail)
-    } else {
-        &stream.tail
-    };
+    let bytes = if cut { skip_partial_character(&stream.tail) } else { &stream.tail };
     let text = String::from_utf8_lossy(bytes);
     let lossy = matches!(text, std::borrow::Cow::Owned(_));
     let plain: String = anstream::adapter::strip_str(&text)
@@ -37,11 +33,7 @@ pub fn render(stream: &Stream) -> Rendered {
         .collect();
     let tail = last_bytes(&plain, TAIL_BYTES);
     let truncated = cut || tail.len() < plain.len();
-    Rendered {
-        tail: tail.to_owned(),
-        truncated,
-        lossy,
-    }
+    Rendered { tail: tail.to_owned(), truncated, lossy }
 }
 
 /// The last line that is not blank, at most 120 characters.
@@ -53,11 +45,7 @@ pub fn last_line(tail: &str) -> Option<String> {
 
 /// A tail that was cut may begin in the middle of a character; that is our cut, not the writer's mistake.
 fn skip_partial_character(bytes: &[u8]) -> &[u8] {
-    let partial = bytes
-        .iter()
-        .take(3)
-        .take_while(|b| **b & 0b1100_0000 == 0b1000_0000)
-        .count();
+    let partial = bytes.iter().take(3).take_while(|b| **b & 0b1100_0000 == 0b1000_0000).count();
     bytes.get(partial..).unwrap_or_default()
 }
 
@@ -74,24 +62,13 @@ mod tests {
     use super::*;
 
     fn whole(bytes: &[u8]) -> Stream {
-        Stream {
-            bytes: bytes.len() as u64,
-            sha256: None,
-            tail: bytes.to_vec(),
-        }
+        Stream { bytes: bytes.len() as u64, sha256: None, tail: bytes.to_vec() }
     }
 
     #[test]
     fn plain_text_is_shown_as_it_is() {
         let shown = render(&whole("grüße\n\tzwei\n".as_bytes()));
-        assert_eq!(
-            shown,
-            Rendered {
-                tail: "grüße\n\tzwei\n".to_owned(),
-                truncated: false,
-                lossy: false
-            }
-        );
+        assert_eq!(shown, Rendered { tail: "grüße\n\tzwei\n".to_owned(), truncated: false, lossy: false });
     }
 
     #[test]
@@ -110,11 +87,7 @@ mod tests {
     #[test]
     fn a_cut_tail_does_not_begin_with_half_a_character() {
         let text = "ä".repeat(6000);
-        let stream = Stream {
-            bytes: 12000,
-            sha256: None,
-            tail: text.as_bytes()[12000 - 8191..].to_vec(),
-        };
+        let stream = Stream { bytes: 12000, sha256: None, tail: text.as_bytes()[12000 - 8191..].to_vec() };
         let shown = render(&stream);
         assert!(shown.truncated && !shown.lossy);
         assert_eq!(shown.tail, "ä".repeat(2048));

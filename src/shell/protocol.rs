@@ -33,10 +33,7 @@ impl Attempt {
     /// Names attempt `number` of the command with this UID.
     #[must_use]
     pub fn new(command_uid: &str, number: i32, session: &str) -> Self {
-        Self {
-            id: format!("{command_uid}-{number}"),
-            session: session.to_owned(),
-        }
+        Self { id: format!("{command_uid}-{number}"), session: session.to_owned() }
     }
 }
 
@@ -45,10 +42,7 @@ impl Workspace {
     #[must_use]
     pub fn new(home_dir: &str, work_dir: &str, lease_uid: &str) -> Self {
         let home = home_dir.trim_end_matches('/');
-        Self {
-            base: format!("{home}/.daytona-controller/{lease_uid}"),
-            work_dir: work_dir.to_owned(),
-        }
+        Self { base: format!("{home}/.daytona-controller/{lease_uid}"), work_dir: work_dir.to_owned() }
     }
 
     /// One-shot text that makes the workspace and puts the runner there; safe to repeat. Prints [`Self::SET_UP`].
@@ -215,10 +209,7 @@ impl Answer {
     pub fn parse(attempt: &Attempt, text: &str) -> Result<Self, Garbled> {
         let mut lines = text.lines();
         let head = lines.next().ok_or(Garbled)?;
-        let rest = head
-            .strip_prefix("dtc1 ")
-            .and_then(|h| h.strip_prefix(attempt.id.as_str()))
-            .ok_or(Garbled)?;
+        let rest = head.strip_prefix("dtc1 ").and_then(|h| h.strip_prefix(attempt.id.as_str())).ok_or(Garbled)?;
         let words: Vec<&str> = rest.split_ascii_whitespace().collect();
         match *words.as_slice() {
             [word @ ("done" | "ended"), code, began, ended, how] => Ok(Self::Done {
@@ -249,22 +240,13 @@ impl Answer {
 /// `/proc/uptime` has two decimals.
 fn hundredths(text: &str) -> Result<i64, Garbled> {
     let (whole, part) = text.split_once('.').ok_or(Garbled)?;
-    let (whole, part): (i64, i64) = (
-        whole.parse().map_err(|_| Garbled)?,
-        part.parse().map_err(|_| Garbled)?,
-    );
-    whole
-        .checked_mul(100)
-        .and_then(|w| w.checked_add(part))
-        .ok_or(Garbled)
+    let (whole, part): (i64, i64) = (whole.parse().map_err(|_| Garbled)?, part.parse().map_err(|_| Garbled)?);
+    whole.checked_mul(100).and_then(|w| w.checked_add(part)).ok_or(Garbled)
 }
 
 fn streams<'a>(mut lines: impl Iterator<Item = &'a str>) -> Result<Streams, Garbled> {
     let mut next = |name| stream(name, lines.next().ok_or(Garbled)?);
-    Ok(Streams {
-        stdout: next("stdout")?,
-        stderr: next("stderr")?,
-    })
+    Ok(Streams { stdout: next("stdout")?, stderr: next("stderr")? })
 }
 
 fn stream(name: &str, line: &str) -> Result<Stream, Garbled> {
@@ -276,9 +258,7 @@ fn stream(name: &str, line: &str) -> Result<Stream, Garbled> {
     let bytes: u64 = word()?.parse().map_err(|_| Garbled)?;
     let sha256 = match word()? {
         "-" => None,
-        digest if digest.len() == 64 && digest.bytes().all(|b| b.is_ascii_hexdigit()) => {
-            Some(digest.to_owned())
-        }
+        digest if digest.len() == 64 && digest.bytes().all(|b| b.is_ascii_hexdigit()) => Some(digest.to_owned()),
         _ => return Err(Garbled),
     };
     let tail = unhex(word()?)?;
@@ -296,16 +276,8 @@ fn unhex(text: &str) -> Result<Vec<u8>, Garbled> {
     if !rest.is_empty() {
         return Err(Garbled);
     }
-    let value = |d: u8| {
-        char::from(d)
-            .to_digit(16)
-            .and_then(|v| u8::try_from(v).ok())
-            .ok_or(Garbled)
-    };
-    pairs
-        .iter()
-        .map(|[high, low]| Ok(value(*high)? << 4 | value(*low)?))
-        .collect()
+    let value = |d: u8| char::from(d).to_digit(16).and_then(|v| u8::try_from(v).ok()).ok_or(Garbled);
+    pairs.iter().map(|[high, low]| Ok(value(*high)? << 4 | value(*low)?)).collect()
 }
 
 #[cfg(test)]

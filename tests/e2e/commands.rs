@@ -15,11 +15,9 @@ async fn a_command_that_takes_too_long_is_ended_with_all_that_it_started() {
     let world = World::start("timeout").await;
     world.lease("l").await;
     world.until_ready("l").await;
-    let script = "echo begun; trap '' TERM; (setsid sh -c 'trap \"\" TERM; echo $$ >pid; exec sleep 600' &) ; sleep 600";
-    world
-        .apply(&with_timeout("slow", "echo begun; echo $$ >slow; sleep 600", 2))
-        .await
-        .unwrap();
+    let script =
+        "echo begun; trap '' TERM; (setsid sh -c 'trap \"\" TERM; echo $$ >pid; exec sleep 600' &) ; sleep 600";
+    world.apply(&with_timeout("slow", "echo begun; echo $$ >slow; sleep 600", 2)).await.unwrap();
     let slow = world.until_finished("slow").await;
     assert_eq!(condition(&slow, "Succeeded")["reason"], "TimedOut");
     assert_eq!(slow["status"]["exitCode"], 143);
@@ -32,25 +30,15 @@ async fn a_command_that_takes_too_long_is_ended_with_all_that_it_started() {
     assert!(!alive(&pid), "something that it started lives on");
     world.command("next", "echo next").await;
     let next = world.until_finished("next").await;
-    assert_eq!(
-        (&next["status"]["exitCode"], &next["status"]["sessionGeneration"]),
-        (&json!(0), &json!(1))
-    );
+    assert_eq!((&next["status"]["exitCode"], &next["status"]["sessionGeneration"]), (&json!(0), &json!(1)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn outputs_of_every_kind_are_shown_truthfully() {
     let world = World::start("output").await;
     world.lease("l").await;
-    world
-        .command(
-            "binary",
-            r"printf '\377\376abc\342\202'; printf '\033[31mred\033[0m\n' >&2",
-        )
-        .await;
-    world
-        .command("large", "yes 0123456789 | head -c 50000000; echo; echo the end")
-        .await;
+    world.command("binary", r"printf '\377\376abc\342\202'; printf '\033[31mred\033[0m\n' >&2").await;
+    world.command("large", "yes 0123456789 | head -c 50000000; echo; echo the end").await;
     world.command("nothing", ":").await;
     world.command("reads", "cat; read line || echo eof").await;
     world.command("quotes", "cat <<'X'\na \"$b\" `c` \\\nX").await;
@@ -68,27 +56,12 @@ async fn outputs_of_every_kind_are_shown_truthfully() {
     assert_eq!(large["status"]["lastLine"], "the end");
     assert_eq!(large["status"]["stdout"]["sha256"].as_str().unwrap().len(), 64);
     let nothing = world.until_finished("nothing").await;
-    assert_eq!(
-        (
-            &nothing["status"]["stdout"]["bytes"],
-            &nothing["status"]["lastLine"]
-        ),
-        (&json!(0), &Value::Null)
-    );
-    assert_eq!(
-        world.until_finished("reads").await["status"]["stdout"]["tail"],
-        "eof\n"
-    );
-    assert_eq!(
-        world.until_finished("quotes").await["status"]["stdout"]["tail"],
-        "a \"$b\" `c` \\\n"
-    );
+    assert_eq!((&nothing["status"]["stdout"]["bytes"], &nothing["status"]["lastLine"]), (&json!(0), &Value::Null));
+    assert_eq!(world.until_finished("reads").await["status"]["stdout"]["tail"], "eof\n");
+    assert_eq!(world.until_finished("quotes").await["status"]["stdout"]["tail"], "a \"$b\" `c` \\\n");
     let signal = world.until_finished("signal").await;
     assert_eq!(
-        (
-            &signal["status"]["exitCode"],
-            &condition(&signal, "Succeeded")["reason"]
-        ),
+        (&signal["status"]["exitCode"], &condition(&signal, "Succeeded")["reason"]),
         (&json!(137), &json!("Signalled"))
     );
 }
@@ -97,17 +70,10 @@ async fn outputs_of_every_kind_are_shown_truthfully() {
 async fn the_longest_scripts_run() {
     let world = World::start("long").await;
     world.lease("l").await;
-    world
-        .command("ascii", &format!(": '{}'\necho end", "x".repeat(65_536 - 13)))
-        .await;
-    world
-        .command("emoji", &format!(": '{}'\necho end", "😀".repeat(24_570)))
-        .await;
+    world.command("ascii", &format!(": '{}'\necho end", "x".repeat(65_536 - 13))).await;
+    world.command("emoji", &format!(": '{}'\necho end", "😀".repeat(24_570))).await;
     for name in ["ascii", "emoji"] {
-        assert_eq!(
-            world.until_finished(name).await["status"]["stdout"]["tail"],
-            "end\n"
-        );
+        assert_eq!(world.until_finished(name).await["status"]["stdout"]["tail"], "end\n");
     }
 }
 
@@ -115,33 +81,17 @@ async fn the_longest_scripts_run() {
 async fn five_commands_of_one_file_run_in_the_files_order_whatever_the_shell() {
     let shells = ["bash", "dash"];
     for shell in shells {
-        let world = World::start_with(
-            "order",
-            Options {
-                shell: Some(shell),
-                ..Options::default()
-            },
-        )
-        .await;
+        let world = World::start_with("order", Options { shell: Some(shell), ..Options::default() }).await;
         let items: Vec<Value> = ["e", "b", "d", "a", "c"]
             .iter()
-            .map(|n| {
-                serde_json::from_str(&command(n, "l", &format!("echo {n} >>order; set -e; false"))).unwrap()
-            })
+            .map(|n| serde_json::from_str(&command(n, "l", &format!("echo {n} >>order; set -e; false"))).unwrap())
             .collect();
-        world
-            .apply(&json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string())
-            .await
-            .unwrap();
+        world.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()).await.unwrap();
         world.lease("l").await;
         for name in ["a", "b", "c", "d", "e"] {
             assert_eq!(world.until_finished(name).await["status"]["exitCode"], 1);
         }
-        assert_eq!(
-            world.file("order").await.as_deref(),
-            Some("e\nb\nd\na\nc\n"),
-            "{shell}"
-        );
+        assert_eq!(world.file("order").await.as_deref(), Some("e\nb\nd\na\nc\n"), "{shell}");
     }
 }
 
@@ -154,10 +104,7 @@ async fn a_short_command_costs_two_calls_and_four_writes() {
     let before = world.daytona.calls().await.unwrap().len();
     world.command("c", "echo hi").await;
     let done = world.until_finished("c").await;
-    let calls: Vec<String> = world.daytona.calls().await.unwrap()[before..]
-        .iter()
-        .map(|c| c.route.clone())
-        .collect();
+    let calls: Vec<String> = world.daytona.calls().await.unwrap()[before..].iter().map(|c| c.route.clone()).collect();
     let toolbox: Vec<&String> = calls.iter().filter(|c| c.contains("/toolbox")).collect();
     assert_eq!(toolbox.len(), 2, "{calls:?}");
     assert_eq!(done["metadata"]["generation"], 1);
@@ -170,16 +117,8 @@ async fn a_finished_command_follows_its_generation_and_nothing_else() {
     world.lease("l").await;
     world.command("c", "exit 4").await;
     let done = world.until_finished("c").await;
-    world
-        .kubectl
-        .run(&["annotate", "sbcmd", "c", "note=x"])
-        .await
-        .unwrap();
-    world
-        .kubectl
-        .run(&["label", "sbcmd", "c", "note=x"])
-        .await
-        .unwrap();
+    world.kubectl.run(&["annotate", "sbcmd", "c", "note=x"]).await.unwrap();
+    world.kubectl.run(&["label", "sbcmd", "c", "note=x"]).await.unwrap();
     world.delete("sblease", "l").await;
     world.until_gone("sblease", "l").await;
     world.lease("l").await;

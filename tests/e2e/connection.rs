@@ -18,21 +18,10 @@ fn stalled(lease: &serde_json::Value) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_secret_that_is_late_wrong_or_mended_is_noticed() {
     let flags = vec!["--lease-poll=1h"];
-    let world = World::start_with(
-        "secret",
-        Options {
-            flags,
-            ..Options::default()
-        },
-    )
-    .await;
+    let world = World::start_with("secret", Options { flags, ..Options::default() }).await;
     world.delete("secret", "daytona").await;
     world.lease("l").await;
-    stalled(
-        &world
-            .until_reason("sblease", "l", "Ready", "SecretNotFound")
-            .await,
-    );
+    stalled(&world.until_reason("sblease", "l", "Ready", "SecretNotFound").await);
     for bad in ["", "\n", "two words"] {
         secret(&world, bad).await;
         stalled(&world.until_reason("sblease", "l", "Ready", "SecretInvalid").await);
@@ -44,11 +33,8 @@ async fn a_secret_that_is_late_wrong_or_mended_is_noticed() {
     secret(&world, &format!("{KEY}\n")).await;
     let lease = world.until_ready("l").await;
     assert_eq!(condition(&lease, "CredentialsValid")["status"], "True");
-    let shown = format!(
-        "{lease:#}{}{}",
-        world.logged(),
-        world.kubectl.get(&["get", "events", "-o", "yaml"]).await.unwrap()
-    );
+    let shown =
+        format!("{lease:#}{}{}", world.logged(), world.kubectl.get(&["get", "events", "-o", "yaml"]).await.unwrap());
     for secret in [KEY, "dtn_wrong"] {
         assert!(!shown.contains(secret), "the key is shown");
     }
@@ -62,14 +48,9 @@ async fn a_wrong_key_deletes_nothing_and_the_right_one_lets_go() {
     secret(&world, "dtn_revoked").await;
     world.until_reason("sblease", "l", "Ready", "Unauthorized").await;
     world.delete("sblease", "l").await;
-    let blocked = world
-        .until_reason("sblease", "l", "CleanupBlocked", "Unauthorized")
-        .await;
+    let blocked = world.until_reason("sblease", "l", "CleanupBlocked", "Unauthorized").await;
     assert!(
-        condition(&blocked, "CleanupBlocked")["message"]
-            .as_str()
-            .unwrap()
-            .contains("put a valid key"),
+        condition(&blocked, "CleanupBlocked")["message"].as_str().unwrap().contains("put a valid key"),
         "{blocked:#}"
     );
     assert_eq!(world.daytona.state().await.unwrap().sandboxes.len(), 1);
@@ -100,48 +81,23 @@ async fn a_url_of_the_allow_list_is_used() {
     world.apply(&manifest.to_string()).await.unwrap();
     let lease = world.until_ready("l").await;
     assert_eq!(lease["status"]["connection"]["apiURL"], world.daytona.base_url());
-    assert!(
-        lease["status"]["connection"]["organizationID"].is_string(),
-        "{lease:#}"
-    );
-    assert_eq!(
-        lease["status"]["connection"]["keyFingerprint"]
-            .as_str()
-            .unwrap()
-            .len(),
-        12
-    );
+    assert!(lease["status"]["connection"]["organizationID"].is_string(), "{lease:#}");
+    assert_eq!(lease["status"]["connection"]["keyFingerprint"].as_str().unwrap().len(), 12);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_controllers_own_key_is_for_namespaces_that_an_admin_labelled() {
-    let world = World::start_with(
-        "own",
-        Options {
-            own_key: Some(KEY),
-            ..Options::default()
-        },
-    )
-    .await;
+    let world = World::start_with("own", Options { own_key: Some(KEY), ..Options::default() }).await;
     let mut manifest: serde_json::Value = serde_json::from_str(&lease("l")).unwrap();
     manifest["spec"].as_object_mut().unwrap().remove("connection");
     world.apply(&manifest.to_string()).await.unwrap();
-    let lease = world
-        .until_reason("sblease", "l", "Ready", "ControllerKeyNotAllowed")
-        .await;
+    let lease = world.until_reason("sblease", "l", "Ready", "ControllerKeyNotAllowed").await;
     stalled(&lease);
     assert_eq!(world.daytona.calls().await.unwrap().len(), 0);
     let label = "daytona-controller.dev/controller-key=allowed";
-    world
-        .kubectl
-        .run(&["label", "namespace", &world.namespace, label])
-        .await
-        .unwrap();
+    world.kubectl.run(&["label", "namespace", &world.namespace, label]).await.unwrap();
     world.until_ready("l").await;
     world.command("c", "env").await;
     let done = world.until_finished("c").await;
-    assert!(
-        !done["status"]["stdout"]["tail"].as_str().unwrap().contains(KEY),
-        "the key is in the sandbox"
-    );
+    assert!(!done["status"]["stdout"]["tail"].as_str().unwrap().contains(KEY), "the key is in the sandbox");
 }

@@ -20,11 +20,7 @@ fn refusal(status: u16, message: &str) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_answer_to_create_makes_no_second_sandbox() {
     let world = World::without_controller("lost-create", Options::default()).await;
-    world
-        .daytona
-        .add_rule(Rule::on("POST", SANDBOX).after().cut().times(1))
-        .await
-        .unwrap();
+    world.daytona.add_rule(Rule::on("POST", SANDBOX).after().cut().times(1)).await.unwrap();
     let mut world = world;
     world.start_controller();
     world.lease("l").await;
@@ -38,10 +34,7 @@ async fn a_lost_answer_to_create_makes_no_second_sandbox() {
 async fn a_name_that_is_taken_is_left_alone() {
     let mut world = World::without_controller("taken", Options::default()).await;
     world.lease("l").await;
-    let uid = world.get("sblease", "l").await["metadata"]["uid"]
-        .as_str()
-        .unwrap()
-        .to_owned();
+    let uid = world.get("sblease", "l").await["metadata"]["uid"].as_str().unwrap().to_owned();
     let body = json!({ "name": format!("sblease-{uid}"), "labels": { "owner": "somebody" } });
     let response = reqwest::Client::new()
         .post(format!("{}/sandbox", world.daytona.base_url()))
@@ -56,11 +49,7 @@ async fn a_name_that_is_taken_is_left_alone() {
     assert_eq!(condition(&lease, "Stalled")["status"], "True");
     world.delete("sblease", "l").await;
     world.until_gone("sblease", "l").await;
-    assert_eq!(
-        world.sandbox().await.labels["owner"],
-        "somebody",
-        "what is not ours was deleted"
-    );
+    assert_eq!(world.sandbox().await.labels["owner"], "somebody", "what is not ours was deleted");
 }
 
 /// cases.md 18 and 21: DELETE answers 409, then 500, then works.
@@ -69,25 +58,15 @@ async fn a_delete_that_is_refused_for_now_is_no_proof() {
     let world = World::start("delete").await;
     world.lease("l").await;
     world.until_ready("l").await;
-    let conflict = Rule::on("DELETE", ONE)
-        .answer(409, refusal(409, "Sandbox state change in progress"))
-        .times(2);
+    let conflict = Rule::on("DELETE", ONE).answer(409, refusal(409, "Sandbox state change in progress")).times(2);
     world.daytona.add_rule(conflict).await.unwrap();
     let oops = Rule::on("DELETE", ONE).answer(500, refusal(500, "An unexpected error occurred."));
     let oops = world.daytona.add_rule(oops).await.unwrap();
     world.delete("sblease", "l").await;
-    let blocked = world
-        .until_reason("sblease", "l", "CleanupBlocked", "APIUnreachable")
-        .await;
+    let blocked = world.until_reason("sblease", "l", "CleanupBlocked", "APIUnreachable").await;
     let sandbox = world.sandbox().await;
-    let message = condition(&blocked, "CleanupBlocked")["message"]
-        .as_str()
-        .unwrap()
-        .to_owned();
-    assert!(
-        message.contains(&sandbox.id) && message.contains("500"),
-        "{message}"
-    );
+    let message = condition(&blocked, "CleanupBlocked")["message"].as_str().unwrap().to_owned();
+    assert!(message.contains(&sandbox.id) && message.contains("500"), "{message}");
     assert!(!blocked["metadata"]["finalizers"].as_array().unwrap().is_empty());
     world.daytona.remove_rule(oops).await.unwrap();
     world.until_gone("sblease", "l").await;
@@ -109,17 +88,9 @@ async fn a_sandbox_whose_deletion_failed_is_not_reported_as_deleted() {
     };
     world.daytona.force_state(&id, &failed).await.unwrap();
     world.delete("sblease", "l").await;
-    let blocked = world
-        .until_reason("sblease", "l", "CleanupBlocked", "SandboxError")
-        .await;
-    let message = condition(&blocked, "CleanupBlocked")["message"]
-        .as_str()
-        .unwrap()
-        .to_owned();
-    assert!(
-        message.contains(&id) && message.contains("out of order"),
-        "{message}"
-    );
+    let blocked = world.until_reason("sblease", "l", "CleanupBlocked", "SandboxError").await;
+    let message = condition(&blocked, "CleanupBlocked")["message"].as_str().unwrap().to_owned();
+    assert!(message.contains(&id) && message.contains("out of order"), "{message}");
     world.daytona.lose(&id).await.unwrap();
     world.until_gone("sblease", "l").await;
 }
@@ -130,9 +101,7 @@ async fn a_lost_sandbox_is_told_and_not_replaced() {
     let world = World::start("lost").await;
     world.lease("l").await;
     world.command("runs", "echo begun; sleep 600").await;
-    world
-        .until("sbcmd", "runs", "running", |o| o["status"]["state"] == "Running")
-        .await;
+    world.until("sbcmd", "runs", "running", |o| o["status"]["state"] == "Running").await;
     let id = world.sandbox().await.id;
     world.daytona.lose(&id).await.unwrap();
     let lease = world.until_reason("sblease", "l", "Ready", "SandboxLost").await;
@@ -152,9 +121,7 @@ async fn a_snapshot_that_does_not_exist_is_told() {
     let mut manifest: Value = serde_json::from_str(&lease("l")).unwrap();
     manifest["spec"]["sandbox"] = json!({ "snapshot": "no-such-snapshot" });
     world.apply(&manifest.to_string()).await.unwrap();
-    let stalled = world
-        .until_reason("sblease", "l", "Ready", "SnapshotNotFound")
-        .await;
+    let stalled = world.until_reason("sblease", "l", "Ready", "SnapshotNotFound").await;
     assert_eq!(condition(&stalled, "Stalled")["status"], "True");
     world.delete("sblease", "l").await;
     world.until_gone("sblease", "l").await;
@@ -168,30 +135,15 @@ async fn a_snapshot_that_does_not_exist_is_told() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_is_opened_only_in_a_started_sandbox() {
     let world = World::without_controller("creating", Options::default()).await;
-    world
-        .daytona
-        .set(Settings {
-            create_delay_seconds: Some(3600),
-            ..Settings::default()
-        })
-        .await
-        .unwrap();
+    world.daytona.set(Settings { create_delay_seconds: Some(3600), ..Settings::default() }).await.unwrap();
     let mut world = world;
     world.start_controller();
     world.lease("l").await;
-    let waiting = world
-        .until("sblease", "l", "creating", |o| {
-            o["status"]["sandbox"]["state"] == "creating"
-        })
-        .await;
+    let waiting = world.until("sblease", "l", "creating", |o| o["status"]["sandbox"]["state"] == "creating").await;
     assert_eq!(condition(&waiting, "Ready")["reason"], "Provisioning");
     assert_eq!(condition(&waiting, "Reconciling")["status"], "True");
     assert_eq!(world.calls("POST /toolbox/{sandbox}/process/session").await, 0);
-    world
-        .daytona
-        .advance_clock(Duration::from_secs(3601))
-        .await
-        .unwrap();
+    world.daytona.advance_clock(Duration::from_secs(3601)).await.unwrap();
     world.until_ready("l").await;
 }
 
@@ -200,21 +152,13 @@ async fn a_session_is_opened_only_in_a_started_sandbox() {
 async fn a_limit_of_calls_is_honoured() {
     let mut world = World::without_controller("limit", Options::default()).await;
     let full = Rule::on("POST", SANDBOX).answer(429, refusal(429, "ThrottlerException: Too Many Requests"));
-    world
-        .daytona
-        .add_rule(full.header("Retry-After-sandbox-create", "3600").times(1))
-        .await
-        .unwrap();
+    world.daytona.add_rule(full.header("Retry-After-sandbox-create", "3600").times(1)).await.unwrap();
     world.start_controller();
     world.lease("a").await;
     world.lease("b").await;
     world.until_reason("sblease", "a", "Ready", "APIThrottled").await;
     world.until_reason("sblease", "b", "Ready", "APIThrottled").await;
-    assert_eq!(
-        world.calls("POST /api/sandbox").await,
-        1,
-        "another call although a pause was asked for"
-    );
+    assert_eq!(world.calls("POST /api/sandbox").await, 1, "another call although a pause was asked for");
 }
 
 /// cases.md 8 to 14: answers that are lost, refused or garbled on the way of a command.
@@ -230,42 +174,23 @@ async fn a_command_runs_once_whatever_happens_to_its_calls() {
         ("exec-502-after", Rule::on("POST", EXEC).after().answer(502, "")),
         ("exec-empty", Rule::on("POST", EXEC).after().answer(200, "")),
         ("wait-cut", Rule::on("POST", EXECUTE).cut()),
-        (
-            "wait-502-after",
-            Rule::on("POST", EXECUTE).after().answer(502, ""),
-        ),
-        (
-            "wait-empty",
-            Rule::on("POST", EXECUTE).after().answer(200, json!({})),
-        ),
-        (
-            "wait-garbled",
-            Rule::on("POST", EXECUTE)
-                .after()
-                .answer(200, json!({ "exitCode": 0, "result": "hello" })),
-        ),
+        ("wait-502-after", Rule::on("POST", EXECUTE).after().answer(502, "")),
+        ("wait-empty", Rule::on("POST", EXECUTE).after().answer(200, json!({}))),
+        ("wait-garbled", Rule::on("POST", EXECUTE).after().answer(200, json!({ "exitCode": 0, "result": "hello" }))),
     ];
     for (name, rule) in faults {
         let rule = world.daytona.add_rule(rule.times(2)).await.unwrap();
-        world
-            .command(name, &format!("echo {name} >>runs; echo done"))
-            .await;
+        world.command(name, &format!("echo {name} >>runs; echo done")).await;
         let done = world.until_finished(name).await;
         assert_eq!(done["status"]["exitCode"], 0, "{name}: {done:#}");
         assert_eq!(done["status"]["attempts"], 1, "{name}");
-        assert!(
-            world.daytona.fired(rule).await.unwrap() > 0,
-            "{name}: the fault was never met"
-        );
+        assert!(world.daytona.fired(rule).await.unwrap() > 0, "{name}: the fault was never met");
         world.daytona.remove_rule(rule).await.unwrap();
     }
     let runs = world.file("runs").await.unwrap();
     let expected: String = faults_in_order();
     assert_eq!(runs, expected, "each ran exactly once");
-    assert_eq!(
-        world.get("sblease", "l").await["status"]["sandbox"]["id"],
-        world.sandbox().await.id.as_str()
-    );
+    assert_eq!(world.get("sblease", "l").await["status"]["sandbox"]["id"], world.sandbox().await.id.as_str());
 }
 
 fn faults_in_order() -> String {
@@ -285,24 +210,15 @@ async fn a_lost_session_is_made_anew() {
     let after = world.until_finished("after").await;
     assert_eq!(after["status"]["stdout"]["tail"], "after\n", "{after:#}");
     assert_eq!(after["status"]["sessionGeneration"], 2);
-    world
-        .command("runs", "echo 3 >>runs; echo begun; sleep 600")
-        .await;
-    world
-        .eventually("it runs", async || {
-            world.file("runs").await.as_deref() == Some("1\n2\n3\n")
-        })
-        .await;
+    world.command("runs", "echo 3 >>runs; echo begun; sleep 600").await;
+    world.eventually("it runs", async || world.file("runs").await.as_deref() == Some("1\n2\n3\n")).await;
     world.daytona.restart_daemon(&id).await.unwrap();
     let lost = world.until_finished("runs").await;
     assert_eq!(condition(&lost, "Succeeded")["reason"], "SessionLost", "{lost:#}");
     assert_eq!(lost["status"]["exitCode"], Value::Null);
     assert_eq!(lost["status"]["stdout"]["tail"], "begun\n");
     world.command("last", "cat runs").await;
-    assert_eq!(
-        world.until_finished("last").await["status"]["stdout"]["tail"],
-        "1\n2\n3\n"
-    );
+    assert_eq!(world.until_finished("last").await["status"]["stdout"]["tail"], "1\n2\n3\n");
 }
 
 /// cases.md 69: stopped behind our back while a command ran.
@@ -311,19 +227,11 @@ async fn a_sandbox_stopped_under_a_command_is_started_and_the_loss_is_told() {
     let world = World::start("stopped").await;
     world.lease("l").await;
     world.command("runs", "echo begun; sleep 600").await;
-    world
-        .until("sbcmd", "runs", "running", |o| o["status"]["state"] == "Running")
-        .await;
+    world.until("sbcmd", "runs", "running", |o| o["status"]["state"] == "Running").await;
     let id = world.sandbox().await.id;
-    world
-        .eventually("it runs", async || world.sandbox().await.processes > 2)
-        .await;
-    let stopped = ForcedState {
-        state: "stopped".to_owned(),
-        desired_state: None,
-        error_reason: None,
-        recoverable: None,
-    };
+    world.eventually("it runs", async || world.sandbox().await.processes > 2).await;
+    let stopped =
+        ForcedState { state: "stopped".to_owned(), desired_state: None, error_reason: None, recoverable: None };
     world.daytona.force_state(&id, &stopped).await.unwrap();
     let runs = world.until_finished("runs").await;
     assert_eq!(condition(&runs, "Succeeded")["reason"], "SessionLost", "{runs:#}");
@@ -337,22 +245,12 @@ async fn a_state_that_nobody_has_heard_of_is_told() {
     world.lease("l").await;
     world.until_ready("l").await;
     let id = world.sandbox().await.id;
-    let weird = ForcedState {
-        state: "levitating".to_owned(),
-        desired_state: None,
-        error_reason: None,
-        recoverable: None,
-    };
+    let weird =
+        ForcedState { state: "levitating".to_owned(), desired_state: None, error_reason: None, recoverable: None };
     world.daytona.force_state(&id, &weird).await.unwrap();
-    world
-        .until_reason("sblease", "l", "Ready", "SandboxStateUnknown")
-        .await;
-    let started = ForcedState {
-        state: "started".to_owned(),
-        desired_state: None,
-        error_reason: None,
-        recoverable: None,
-    };
+    world.until_reason("sblease", "l", "Ready", "SandboxStateUnknown").await;
+    let started =
+        ForcedState { state: "started".to_owned(), desired_state: None, error_reason: None, recoverable: None };
     world.daytona.force_state(&id, &started).await.unwrap();
     world.until_ready("l").await;
 }
@@ -363,19 +261,11 @@ async fn an_outage_decides_nothing() {
     let world = World::start("outage").await;
     world.lease("l").await;
     world.until_ready("l").await;
-    let down = world
-        .daytona
-        .add_rule(Rule::on("GET", "/api/.*").answer(503, ""))
-        .await
-        .unwrap();
-    let lease = world
-        .until_reason("sblease", "l", "Ready", "APIUnreachable")
-        .await;
+    let down = world.daytona.add_rule(Rule::on("GET", "/api/.*").answer(503, "")).await.unwrap();
+    let lease = world.until_reason("sblease", "l", "Ready", "APIUnreachable").await;
     assert_eq!(condition(&lease, "Reconciling")["status"], "True");
     world.delete("sblease", "l").await;
-    world
-        .until_reason("sblease", "l", "CleanupBlocked", "APIUnreachable")
-        .await;
+    world.until_reason("sblease", "l", "CleanupBlocked", "APIUnreachable").await;
     world.daytona.remove_rule(down).await.unwrap();
     world.until_gone("sblease", "l").await;
     assert!(world.daytona.state().await.unwrap().sandboxes.is_empty());

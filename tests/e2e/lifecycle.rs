@@ -30,14 +30,8 @@ async fn a_lease_gets_a_sandbox_and_a_session_and_runs_commands_in_order() {
     assert_eq!(lease["status"]["session"]["id"], sandbox.sessions[0].as_str());
     assert_eq!(lease["status"]["session"]["generation"], 1);
     assert_eq!(lease["status"]["sandbox"]["autoStopMinutes"], 15);
-    assert_eq!(
-        lease["status"]["observedGeneration"],
-        lease["metadata"]["generation"]
-    );
-    assert_eq!(
-        sandbox.labels["daytona-controller.dev/lease-uid"],
-        lease["metadata"]["uid"]
-    );
+    assert_eq!(lease["status"]["observedGeneration"], lease["metadata"]["generation"]);
+    assert_eq!(sandbox.labels["daytona-controller.dev/lease-uid"], lease["metadata"]["uid"]);
 
     let one = world.until_finished("one").await;
     assert_eq!(one["status"]["exitCode"], 0);
@@ -59,30 +53,16 @@ async fn a_lease_gets_a_sandbox_and_a_session_and_runs_commands_in_order() {
     assert_eq!(condition(&two, "Stalled")["status"], "True");
     let three = world.until_finished("three").await;
     assert_eq!(three["status"]["stdout"]["tail"], "1\n2\n3\n");
-    assert_eq!(
-        three["status"]["sessionID"], one["status"]["sessionID"],
-        "exit 3 ended the session"
-    );
+    assert_eq!(three["status"]["sessionID"], one["status"]["sessionID"], "exit 3 ended the session");
     for command in [&one, &two, &three] {
-        assert_eq!(
-            command["metadata"]["finalizers"],
-            Value::Null,
-            "a finished command keeps no finalizer"
-        );
+        assert_eq!(command["metadata"]["finalizers"], Value::Null, "a finished command keeps no finalizer");
     }
-    let lease = world
-        .until("sblease", "l", "counts", |o| {
-            o["status"]["commands"]["succeeded"] == 2
-        })
-        .await;
+    let lease = world.until("sblease", "l", "counts", |o| o["status"]["commands"]["succeeded"] == 2).await;
     assert_eq!(lease["status"]["commands"]["failed"], 1);
 
     world.delete("sblease", "l").await;
     world.until_gone("sblease", "l").await;
-    assert!(
-        world.daytona.state().await.unwrap().sandboxes.is_empty(),
-        "the sandbox is left"
-    );
+    assert!(world.daytona.state().await.unwrap().sandboxes.is_empty(), "the sandbox is left");
     assert_eq!(world.calls("POST /api/sandbox").await, 1);
     let kept = world.get("sbcmd", "three").await;
     assert_eq!(kept["status"]["exitCode"], 0, "the result outlives the lease");
@@ -97,9 +77,7 @@ async fn sessions_are_deleted_with_proof_before_their_sandbox() {
     world.until_gone("sblease", "l").await;
     let calls = world.daytona.calls().await.unwrap();
     let at = |route: &str, status: u16| {
-        let found = calls
-            .iter()
-            .rposition(|c| c.route == route && c.status == Some(status));
+        let found = calls.iter().rposition(|c| c.route == route && c.status == Some(status));
         found.unwrap_or_else(|| panic!("no {route} answered {status}: {calls:#?}"))
     };
     let session = "/toolbox/{sandbox}/process/session/{session}";
@@ -107,23 +85,16 @@ async fn sessions_are_deleted_with_proof_before_their_sandbox() {
     let proved = at(&format!("GET {session}"), 404);
     let sandbox = at("DELETE /api/sandbox/{sandbox}", 200);
     let gone = at("GET /api/sandbox/{sandbox}", 404);
-    assert!(
-        deleted < proved && proved < sandbox && sandbox < gone,
-        "{deleted} {proved} {sandbox} {gone}"
-    );
+    assert!(deleted < proved && proved < sandbox && sandbox < gone, "{deleted} {proved} {sandbox} {gone}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_ends_ends_what_runs_and_what_waits() {
     let world = World::start("ending").await;
     world.lease("l").await;
-    world
-        .command("runs", "echo begun; (setsid sleep 600 &) ; sleep 600")
-        .await;
+    world.command("runs", "echo begun; (setsid sleep 600 &) ; sleep 600").await;
     world.command("waits", "echo never").await;
-    world
-        .until("sbcmd", "runs", "running", |o| o["status"]["state"] == "Running")
-        .await;
+    world.until("sbcmd", "runs", "running", |o| o["status"]["state"] == "Running").await;
     world.until_reason("sbcmd", "waits", "Succeeded", "Queued").await;
     world.delete("sblease", "l").await;
     world.until_gone("sblease", "l").await;
@@ -141,11 +112,7 @@ async fn deleting_a_running_command_ends_it_and_the_next_one_runs() {
     world.lease("l").await;
     world.command("runs", "echo $$ >pid; sleep 600").await;
     world.command("next", "echo next").await;
-    world
-        .eventually("the command runs", async || {
-            world.file("pid").await.is_some_and(|p| p.ends_with('\n'))
-        })
-        .await;
+    world.eventually("the command runs", async || world.file("pid").await.is_some_and(|p| p.ends_with('\n'))).await;
     let pid = world.file("pid").await.unwrap();
     world.delete("sbcmd", "runs").await;
     world.until_gone("sbcmd", "runs").await;
@@ -161,11 +128,7 @@ async fn a_sleeping_sandbox_is_woken_by_the_next_command() {
     world.lease("l").await;
     world.command("before", "echo kept >file").await;
     world.until_finished("before").await;
-    world
-        .daytona
-        .advance_clock(std::time::Duration::from_mins(16))
-        .await
-        .unwrap();
+    world.daytona.advance_clock(std::time::Duration::from_mins(16)).await.unwrap();
     let asleep = world.until_reason("sblease", "l", "Ready", "Asleep").await;
     assert_eq!(condition(&asleep, "Ready")["status"], "True");
     assert_eq!(world.sandbox().await.state, "stopped");
@@ -180,26 +143,11 @@ async fn a_whole_namespace_can_be_deleted() {
     let world = World::start("namespace").await;
     world.lease("l").await;
     world.command("runs", "sleep 600").await;
-    world
-        .until("sbcmd", "runs", "running", |o| o["status"]["state"] == "Running")
-        .await;
-    world
-        .kubectl
-        .run(&["delete", "namespace", &world.namespace, "--wait=false"])
-        .await
-        .unwrap();
-    world
-        .eventually("the sandbox is gone", async || {
-            world.daytona.state().await.unwrap().sandboxes.is_empty()
-        })
-        .await;
+    world.until("sbcmd", "runs", "running", |o| o["status"]["state"] == "Running").await;
+    world.kubectl.run(&["delete", "namespace", &world.namespace, "--wait=false"]).await.unwrap();
+    world.eventually("the sandbox is gone", async || world.daytona.state().await.unwrap().sandboxes.is_empty()).await;
     let gone = async || {
-        world
-            .kubectl
-            .get(&["get", "namespace", &world.namespace, "--ignore-not-found"])
-            .await
-            .unwrap()
-            .is_empty()
+        world.kubectl.get(&["get", "namespace", &world.namespace, "--ignore-not-found"]).await.unwrap().is_empty()
     };
     world.eventually("the namespace is gone", gone).await;
 }
@@ -208,50 +156,21 @@ async fn a_whole_namespace_can_be_deleted() {
 async fn the_story_is_told_by_get_describe_and_wait() {
     let world = World::start("story").await;
     world.command("early", "echo early").await;
-    world
-        .until_reason("sbcmd", "early", "Succeeded", "LeaseNotFound")
-        .await;
+    world.until_reason("sbcmd", "early", "Succeeded", "LeaseNotFound").await;
     world.lease("l").await;
-    world
-        .kubectl
-        .run(&["wait", "--for=condition=Ready", "sblease/l", "--timeout=60s"])
-        .await
-        .unwrap();
-    world
-        .kubectl
-        .run(&["wait", "--for=condition=Finished", "sbcmd/early", "--timeout=60s"])
-        .await
-        .unwrap();
+    world.kubectl.run(&["wait", "--for=condition=Ready", "sblease/l", "--timeout=60s"]).await.unwrap();
+    world.kubectl.run(&["wait", "--for=condition=Finished", "sbcmd/early", "--timeout=60s"]).await.unwrap();
     let lease = world.kubectl.get(&["get", "sblease"]).await.unwrap();
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-    assert_eq!(
-        words(&lease)[..8],
-        [
-            "NAME", "READY", "REASON", "MODE", "SANDBOX", "QUEUED", "RUNNING", "AGE"
-        ]
-    );
+    assert_eq!(words(&lease)[..8], ["NAME", "READY", "REASON", "MODE", "SANDBOX", "QUEUED", "RUNNING", "AGE"]);
     assert_eq!(words(&lease)[8..12], ["l", "True", "Ready", "Sessions"]);
     let command = world.kubectl.get(&["get", "sbcmd"]).await.unwrap();
-    assert_eq!(
-        words(&command)[..6],
-        ["NAME", "LEASE", "STATUS", "EXIT", "DURATION", "AGE"]
-    );
+    assert_eq!(words(&command)[..6], ["NAME", "LEASE", "STATUS", "EXIT", "DURATION", "AGE"]);
     assert_eq!(words(&command)[6..10], ["early", "l", "Succeeded", "0"]);
-    let both = world
-        .kubectl
-        .get(&["get", "daytona", "-o", "name"])
-        .await
-        .unwrap();
+    let both = world.kubectl.get(&["get", "daytona", "-o", "name"]).await.unwrap();
     assert_eq!(both.lines().count(), 2, "{both}");
     let described = async |kind, name| world.kubectl.get(&["describe", kind, name]).await.unwrap();
-    world
-        .eventually("events", async || {
-            described("sbcmd", "early").await.contains("exit code 0")
-        })
-        .await;
+    world.eventually("events", async || described("sbcmd", "early").await.contains("exit code 0")).await;
     let lease = described("sblease", "l").await;
-    assert!(
-        lease.contains("Provisioning") && lease.contains("Ready"),
-        "{lease}"
-    );
+    assert!(lease.contains("Provisioning") && lease.contains("Ready"), "{lease}");
 }

@@ -15,8 +15,8 @@ const MOMENTS: [(&str, &str, &str); 4] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_any_call_it_does_nothing_twice() {
-    let runs = MOMENTS.into_iter().flat_map(|m| [(m, false), (m, true)]).map(
-        |((name, method, path), after)| async move {
+    let runs =
+        MOMENTS.into_iter().flat_map(|m| [(m, false), (m, true)]).map(|((name, method, path), after)| async move {
             let mut world = World::without_controller(&format!("kill-{name}"), Options::default()).await;
             let rule = Rule::on(method, path).times(1).hang();
             let rule = if after { rule.after() } else { rule };
@@ -26,35 +26,19 @@ async fn killed_at_any_call_it_does_nothing_twice() {
             for n in ["one", "two", "three"] {
                 world.command(n, &format!("echo {n} >>runs; exit 3")).await;
             }
-            world
-                .eventually("the moment", async || {
-                    world.daytona.fired(rule).await.unwrap() > 0
-                })
-                .await;
+            world.eventually("the moment", async || world.daytona.fired(rule).await.unwrap() > 0).await;
             world.kill_controller().await;
             world.start_controller();
             for n in ["one", "two", "three"] {
                 let done = world.until_finished(n).await;
                 assert_eq!(done["status"]["exitCode"], 3, "{name}, after: {after}: {done:#}");
             }
-            assert_eq!(
-                world.file("runs").await.as_deref(),
-                Some("one\ntwo\nthree\n"),
-                "{name}, after: {after}"
-            );
-            assert_eq!(
-                world.daytona.state().await.unwrap().sandboxes.len(),
-                1,
-                "{name}, after: {after}"
-            );
+            assert_eq!(world.file("runs").await.as_deref(), Some("one\ntwo\nthree\n"), "{name}, after: {after}");
+            assert_eq!(world.daytona.state().await.unwrap().sandboxes.len(), 1, "{name}, after: {after}");
             world.delete("sblease", "l").await;
             world.until_gone("sblease", "l").await;
-            assert!(
-                world.daytona.state().await.unwrap().sandboxes.is_empty(),
-                "{name}, after: {after}"
-            );
-        },
-    );
+            assert!(world.daytona.state().await.unwrap().sandboxes.is_empty(), "{name}, after: {after}");
+        });
     for run in runs {
         run.await;
     }
@@ -64,17 +48,8 @@ async fn killed_at_any_call_it_does_nothing_twice() {
 async fn killed_while_a_command_runs_it_takes_the_command_up_again() {
     let mut world = World::start("resume").await;
     world.lease("l").await;
-    world
-        .command(
-            "c",
-            "echo x >>runs; while [ ! -e go ]; do sleep 0.05; done; echo went; exit 5",
-        )
-        .await;
-    world
-        .eventually("it runs", async || {
-            world.file("runs").await.as_deref() == Some("x\n")
-        })
-        .await;
+    world.command("c", "echo x >>runs; while [ ! -e go ]; do sleep 0.05; done; echo went; exit 5").await;
+    world.eventually("it runs", async || world.file("runs").await.as_deref() == Some("x\n")).await;
     world.kill_controller().await;
     world.start_controller();
     std::fs::write(world.path("runs").await.unwrap().with_file_name("go"), "").unwrap();
@@ -82,10 +57,7 @@ async fn killed_while_a_command_runs_it_takes_the_command_up_again() {
     assert_eq!(done["status"]["exitCode"], 5, "{done:#}");
     assert_eq!(done["status"]["stdout"]["tail"], "went\n");
     assert_eq!(world.file("runs").await.as_deref(), Some("x\n"), "it ran again");
-    assert_eq!(
-        world.get("sblease", "l").await["status"]["session"]["generation"],
-        1
-    );
+    assert_eq!(world.get("sblease", "l").await["status"]["session"]["generation"], 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -93,28 +65,15 @@ async fn killed_while_a_lease_goes_it_lets_go_of_all() {
     let mut world = World::start("going").await;
     world.lease("l").await;
     world.command("runs", "sleep 600").await;
-    world
-        .until("sbcmd", "runs", "running", |o| o["status"]["state"] == "Running")
-        .await;
-    let rule = world
-        .daytona
-        .add_rule(Rule::on("DELETE", ".*/process/session/.*").times(1).hang())
-        .await
-        .unwrap();
+    world.until("sbcmd", "runs", "running", |o| o["status"]["state"] == "Running").await;
+    let rule = world.daytona.add_rule(Rule::on("DELETE", ".*/process/session/.*").times(1).hang()).await.unwrap();
     world.delete("sblease", "l").await;
-    world
-        .eventually("the moment", async || {
-            world.daytona.fired(rule).await.unwrap() > 0
-        })
-        .await;
+    world.eventually("the moment", async || world.daytona.fired(rule).await.unwrap() > 0).await;
     world.kill_controller().await;
     world.start_controller();
     world.until_gone("sblease", "l").await;
     assert!(world.daytona.state().await.unwrap().sandboxes.is_empty());
-    assert_eq!(
-        world.until_finished("runs").await["metadata"]["finalizers"],
-        Value::Null
-    );
+    assert_eq!(world.until_finished("runs").await["metadata"]["finalizers"], Value::Null);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -122,9 +81,7 @@ async fn deleted_while_the_controller_is_away_all_is_let_go_when_it_is_back() {
     let mut world = World::start("away").await;
     world.lease("l").await;
     world.command("runs", "sleep 600").await;
-    world
-        .until("sbcmd", "runs", "running", |o| o["status"]["state"] == "Running")
-        .await;
+    world.until("sbcmd", "runs", "running", |o| o["status"]["state"] == "Running").await;
     world.kill_controller().await;
     world.delete("sbcmd", "runs").await;
     world.delete("sblease", "l").await;

@@ -12,9 +12,7 @@ async fn namespace(name: &str) -> Kubectl {
 }
 
 async fn apply(kubectl: &Kubectl, manifest: &Value) -> Result<String, String> {
-    let applied = kubectl
-        .run_with_input(&["apply", "-f", "-"], &manifest.to_string())
-        .await;
+    let applied = kubectl.run_with_input(&["apply", "-f", "-"], &manifest.to_string()).await;
     applied.map(|o| o.stderr).map_err(|e| e.to_string())
 }
 
@@ -22,9 +20,7 @@ fn with(manifest: &str, name: &str, pointer: &str, value: Value) -> Value {
     let mut manifest: Value = serde_json::from_str(manifest).unwrap();
     manifest["metadata"]["name"] = name.into();
     let (parent, key) = pointer.rsplit_once('/').unwrap();
-    let parent = manifest
-        .pointer_mut(parent)
-        .unwrap_or_else(|| panic!("{pointer}"));
+    let parent = manifest.pointer_mut(parent).unwrap_or_else(|| panic!("{pointer}"));
     if value.is_null() {
         parent.as_object_mut().unwrap().remove(key);
     } else {
@@ -65,97 +61,33 @@ async fn a_lease_is_refused_where_it_can_be_seen_to_be_wrong() {
             Some("one-shot commands (useSessions: false, the default) are not supported yet"),
         ),
         ("/spec/useSessions", json!("yes"), Some("must be of type boolean")),
-        (
-            "/spec/surprise",
-            json!(1),
-            Some("unknown field \"spec.surprise\""),
-        ),
+        ("/spec/surprise", json!(1), Some("unknown field \"spec.surprise\"")),
         (url, json!("https://daytona.example/api"), None),
         (url, json!("http://127.0.0.1:3000/api"), None),
         (url, json!("http://[::1]:3000/api"), None),
-        (
-            url,
-            json!("http://daytona.example/api"),
-            Some("apiURL must be an https URL"),
-        ),
-        (
-            url,
-            json!("http://127.0.0.1.example/api"),
-            Some("apiURL must be an https URL"),
-        ),
-        (
-            url,
-            json!("ftp://daytona.example"),
-            Some("apiURL must be an https URL"),
-        ),
+        (url, json!("http://daytona.example/api"), Some("apiURL must be an https URL")),
+        (url, json!("http://127.0.0.1.example/api"), Some("apiURL must be an https URL")),
+        (url, json!("ftp://daytona.example"), Some("apiURL must be an https URL")),
         (url, json!("daytona.example"), Some("apiURL must be an https URL")),
         (url, json!(""), Some("should be at least 1 chars long")),
-        (
-            url,
-            json!(format!("https://daytona.example/{}", "x".repeat(500))),
-            Some("may not be more than 512"),
-        ),
-        (
-            url,
-            json!("https://me:secret@daytona.example"),
-            Some("must not carry credentials"),
-        ),
-        (
-            url,
-            json!("https://daytona.example/?key=1"),
-            Some("must not carry credentials, a query"),
-        ),
-        (
-            url,
-            json!("https://daytona.example/#x"),
-            Some("must not carry credentials, a query or a fragment"),
-        ),
-        (
-            "/spec/connection",
-            json!({ "apiURL": "https://daytona.example/api" }),
-            Some("apiURL needs apiKeySecretRef"),
-        ),
+        (url, json!(format!("https://daytona.example/{}", "x".repeat(500))), Some("may not be more than 512")),
+        (url, json!("https://me:secret@daytona.example"), Some("must not carry credentials")),
+        (url, json!("https://daytona.example/?key=1"), Some("must not carry credentials, a query")),
+        (url, json!("https://daytona.example/#x"), Some("must not carry credentials, a query or a fragment")),
+        ("/spec/connection", json!({ "apiURL": "https://daytona.example/api" }), Some("apiURL needs apiKeySecretRef")),
         (secret, json!({}), Some("apiKeySecretRef.name: Required value")),
-        (
-            secret,
-            json!({ "name": "" }),
-            Some("should be at least 1 chars long"),
-        ),
+        (secret, json!({ "name": "" }), Some("should be at least 1 chars long")),
         (secret, json!({ "name": "../x" }), Some("should match")),
         (secret, json!({ "name": "x".repeat(253) }), None),
-        (
-            secret,
-            json!({ "name": "x".repeat(254) }),
-            Some("may not be more than 253"),
-        ),
+        (secret, json!({ "name": "x".repeat(254) }), Some("may not be more than 253")),
         (secret, json!({ "name": "d", "key": "a/b" }), Some("should match")),
         (secret, json!({ "name": "d", "key": "other" }), None),
-        (
-            "/spec/sandbox",
-            json!({ "snapshot": "daytonaio/sandbox:0.6.0" }),
-            None,
-        ),
-        (
-            "/spec/sandbox",
-            json!({ "snapshot": "" }),
-            Some("should be at least 1 chars long"),
-        ),
-        (
-            "/spec/sandbox",
-            json!({ "snapshot": "two words" }),
-            Some("should match"),
-        ),
-        (
-            "/spec/sandbox",
-            json!({ "image": "debian" }),
-            Some("unknown field \"spec.sandbox.image\""),
-        ),
+        ("/spec/sandbox", json!({ "snapshot": "daytonaio/sandbox:0.6.0" }), None),
+        ("/spec/sandbox", json!({ "snapshot": "" }), Some("should be at least 1 chars long")),
+        ("/spec/sandbox", json!({ "snapshot": "two words" }), Some("should match")),
+        ("/spec/sandbox", json!({ "image": "debian" }), Some("unknown field \"spec.sandbox.image\"")),
         ("/spec/reclaimPolicy", json!("Delete"), None),
-        (
-            "/spec/reclaimPolicy",
-            json!("Keep"),
-            Some("Unsupported value: \"Keep\""),
-        ),
+        ("/spec/reclaimPolicy", json!("Keep"), Some("Unsupported value: \"Keep\"")),
     ];
     try_all(&kubectl, &lease("x"), cases).await;
 }
@@ -173,37 +105,21 @@ async fn a_command_is_refused_where_it_can_be_seen_to_be_wrong() {
         (script, json!("x".repeat(65_536)), None),
         // kubectl repeats the manifest in an annotation, escaped; even so it has to fit.
         (script, json!(longest), None),
-        (
-            script,
-            json!("x".repeat(65_537)),
-            Some("may not be more than 65536"),
-        ),
+        (script, json!("x".repeat(65_537)), Some("may not be more than 65536")),
         (script, json!("😀".repeat(24_576)), None),
         (script, json!("😀".repeat(24_577)), Some("at most 98304 bytes")),
         (script, json!("ü".repeat(49_153)), Some("at most 98304 bytes")),
         (timeout, json!(1), None),
         (timeout, json!(604_800), None),
         (timeout, json!(0), Some("should be greater than or equal to 1")),
-        (
-            timeout,
-            json!(604_801),
-            Some("should be less than or equal to 604800"),
-        ),
+        (timeout, json!(604_801), Some("should be less than or equal to 604800")),
         (timeout, json!(1.5), Some("must be of type integer")),
         (name, Value::Null, Some("leaseRef.name: Required value")),
         (name, json!("UPPER"), Some("should match")),
         (name, json!("../x"), Some("should match")),
         (name, json!("x".repeat(254)), Some("may not be more than 253")),
-        (
-            "/spec/leaseRef",
-            Value::Null,
-            Some("spec.leaseRef: Required value"),
-        ),
-        (
-            "/spec/shell",
-            json!(["zsh"]),
-            Some("unknown field \"spec.shell\""),
-        ),
+        ("/spec/leaseRef", Value::Null, Some("spec.leaseRef: Required value")),
+        ("/spec/shell", json!(["zsh"]), Some("unknown field \"spec.shell\"")),
     ];
     try_all(&kubectl, &command("x", "l", "true"), cases).await;
 }
@@ -216,49 +132,26 @@ async fn what_is_immutable_stays() {
     let text = base.to_string();
     for (pointer, value, refusal) in [
         ("/spec/useSessions", json!(false), "useSessions is immutable"),
-        (
-            "/spec/sandbox/snapshot",
-            json!("two"),
-            "sandbox.snapshot is immutable",
-        ),
+        ("/spec/sandbox/snapshot", json!("two"), "sandbox.snapshot is immutable"),
         ("/spec/sandbox", Value::Null, "sandbox.snapshot is immutable"),
-        (
-            "/spec/connection/apiURL",
-            json!("https://daytona.example/api"),
-            "connection.apiURL is immutable",
-        ),
+        ("/spec/connection/apiURL", json!("https://daytona.example/api"), "connection.apiURL is immutable"),
     ] {
-        let error = apply(&kubectl, &with(&text, "l", pointer, value))
-            .await
-            .unwrap_err();
+        let error = apply(&kubectl, &with(&text, "l", pointer, value)).await.unwrap_err();
         assert!(error.contains(refusal), "{pointer}: {error}");
     }
     let other_key = json!({ "name": "another" });
-    apply(
-        &kubectl,
-        &with(&text, "l", "/spec/connection/apiKeySecretRef", other_key),
-    )
-    .await
-    .unwrap();
+    apply(&kubectl, &with(&text, "l", "/spec/connection/apiKeySecretRef", other_key)).await.unwrap();
 
     let text = command("c", "l", "true");
-    apply(&kubectl, &serde_json::from_str(&text).unwrap())
-        .await
-        .unwrap();
-    for (pointer, value) in [
-        ("/spec/script", json!("false")),
-        ("/spec/timeoutSeconds", json!(5)),
-        ("/spec/leaseRef/name", json!("other")),
-    ] {
-        let error = apply(&kubectl, &with(&text, "c", pointer, value))
-            .await
-            .unwrap_err();
+    apply(&kubectl, &serde_json::from_str(&text).unwrap()).await.unwrap();
+    for (pointer, value) in
+        [("/spec/script", json!("false")), ("/spec/timeoutSeconds", json!(5)), ("/spec/leaseRef/name", json!("other"))]
+    {
+        let error = apply(&kubectl, &with(&text, "c", pointer, value)).await.unwrap_err();
         assert!(error.contains("a command runs once"), "{pointer}: {error}");
     }
     // What a GitOps tool does all day: the same manifest again.
-    apply(&kubectl, &serde_json::from_str(&text).unwrap())
-        .await
-        .unwrap();
+    apply(&kubectl, &serde_json::from_str(&text).unwrap()).await.unwrap();
     let diff = kubectl.run_with_input(&["diff", "-f", "-"], &text).await.unwrap();
     assert_eq!(diff.stdout, "");
 }
@@ -266,34 +159,16 @@ async fn what_is_immutable_stays() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_finished_command_never_changes_its_outcome() {
     let kubectl = namespace("schema-latch").await;
-    apply(
-        &kubectl,
-        &serde_json::from_str(&command("c", "l", "true")).unwrap(),
-    )
-    .await
-    .unwrap();
-    let fresh = kubectl
-        .get(&["get", "sbcmd", "c", "-o", "jsonpath={.status.observedGeneration}"])
-        .await
-        .unwrap();
+    apply(&kubectl, &serde_json::from_str(&command("c", "l", "true")).unwrap()).await.unwrap();
+    let fresh = kubectl.get(&["get", "sbcmd", "c", "-o", "jsonpath={.status.observedGeneration}"]).await.unwrap();
     assert_eq!(fresh, "-1", "kstatus would call a fresh object Current");
     let patch = async |status: Value| {
         let patch = json!({ "status": status }).to_string();
-        let arguments = [
-            "patch",
-            "sbcmd",
-            "c",
-            "--subresource=status",
-            "--type=merge",
-            "-p",
-            &patch,
-        ];
+        let arguments = ["patch", "sbcmd", "c", "--subresource=status", "--type=merge", "-p", &patch];
         kubectl.run(&arguments).await.map(drop).map_err(|e| e.to_string())
     };
     let succeeded = |status: &str, reason: &str| json!([{ "type": "Succeeded", "status": status, "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
-    patch(json!({ "state": "Running", "attempts": 1, "conditions": succeeded("Unknown", "Running") }))
-        .await
-        .unwrap();
+    patch(json!({ "state": "Running", "attempts": 1, "conditions": succeeded("Unknown", "Running") })).await.unwrap();
     let end = json!({ "state": "Finished", "exitCode": 3, "conditions": succeeded("False", "NonZeroExit") });
     patch(end.clone()).await.unwrap();
     for (change, refusal) in [
@@ -302,16 +177,11 @@ async fn a_finished_command_never_changes_its_outcome() {
         (json!({ "exitCode": 0 }), "exitCode and attempts"),
         (json!({ "exitCode": null }), "exitCode and attempts"),
         (json!({ "attempts": 2 }), "exitCode and attempts"),
-        (
-            json!({ "conditions": succeeded("True", "Succeeded") }),
-            "outcome of a finished command",
-        ),
+        (json!({ "conditions": succeeded("True", "Succeeded") }), "outcome of a finished command"),
         (json!({ "conditions": [] }), "outcome of a finished command"),
         (json!({ "conditions": null }), "outcome of a finished command"),
     ] {
-        let error = patch(change.clone())
-            .await
-            .expect_err(&format!("{change} was accepted"));
+        let error = patch(change.clone()).await.expect_err(&format!("{change} was accepted"));
         assert!(error.contains(refusal), "{change}: {error}");
     }
     patch(json!({ "observedGeneration": 1 })).await.unwrap();
@@ -332,11 +202,7 @@ async fn explain_reads_like_a_manual() {
                 "crd",
                 &format!(
                     "{}.daytona-controller.dev",
-                    if kind == "sblease" {
-                        "sandboxleases"
-                    } else {
-                        "sandboxcommands"
-                    }
+                    if kind == "sblease" { "sandboxleases" } else { "sandboxcommands" }
                 ),
                 "-o",
                 "json",
@@ -347,10 +213,7 @@ async fn explain_reads_like_a_manual() {
         let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
         undescribed(schema, kind);
     }
-    let text = kubectl
-        .get(&["explain", "sbcmd.spec.timeoutSeconds"])
-        .await
-        .unwrap();
+    let text = kubectl.get(&["explain", "sbcmd.spec.timeoutSeconds"]).await.unwrap();
     assert!(text.contains("TERM") && text.contains("default 3600"), "{text}");
 }
 
@@ -363,14 +226,9 @@ fn undescribed(schema: &Value, at: &str) {
         }
         let text = property["description"].as_str().unwrap_or_default();
         assert!(text.len() > 4, "{at} has no description");
-        let bounded = ["maxLength", "enum", "format"]
-            .iter()
-            .any(|b| !property[b].is_null());
+        let bounded = ["maxLength", "enum", "format"].iter().any(|b| !property[b].is_null());
         assert!(property["type"] != "string" || bounded, "{at} has no bound");
-        assert!(
-            property["type"] != "array" || !property["maxItems"].is_null(),
-            "{at} has no bound"
-        );
+        assert!(property["type"] != "array" || !property["maxItems"].is_null(), "{at} has no bound");
         undescribed(property, &at);
         undescribed(&property["items"], &at);
     }

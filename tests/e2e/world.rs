@@ -33,9 +33,7 @@ pub(crate) static PLANE: LazyLock<ControlPlane> = LazyLock::new(|| {
     let start = || {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         runtime.block_on(async {
-            let plane = ControlPlane::start_temporary()
-                .await
-                .unwrap_or_else(|e| panic!("{e}"));
+            let plane = ControlPlane::start_temporary().await.unwrap_or_else(|e| panic!("{e}"));
             let crds = install::crds(plane.cluster(), &install::workspace().join("crds")).await;
             let crds = crds.unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(crds.stderr, "", "the apiserver warned about a CRD");
@@ -91,10 +89,7 @@ impl World {
         let kubectl = plane.kubectl(Some(&namespace));
         kubectl.run(&["create", "namespace", &namespace]).await.unwrap();
         let secret = format!("--from-literal=api-key={KEY}");
-        kubectl
-            .run(&["create", "secret", "generic", "daytona", &secret])
-            .await
-            .unwrap();
+        kubectl.run(&["create", "secret", "generic", "daytona", &secret]).await.unwrap();
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let (process, daytona) = daytona(directory.path(), &options).await;
         let release = Release {
@@ -103,10 +98,7 @@ impl World {
             namespace: &namespace,
             values: json!({ "watchNamespaces": [namespace] }),
         };
-        let kubeconfig = release
-            .install(plane.cluster())
-            .await
-            .unwrap_or_else(|e| panic!("{e}"));
+        let kubeconfig = release.install(plane.cluster()).await.unwrap_or_else(|e| panic!("{e}"));
         let log = directory.path().join("controller.log");
         Self {
             namespace,
@@ -125,18 +117,9 @@ impl World {
     pub(crate) fn start_controller(&mut self) {
         let api = self.daytona.base_url();
         let mut command = Command::new(env!("CARGO_BIN_EXE_daytona-controller"));
-        let usual = [
-            "--busy-poll=100ms",
-            "--lease-poll=1s",
-            "--absence-grace=2s",
-            "--gauge-interval=200ms",
-        ]
-        .into_iter()
-        .chain([
-            "--command-poll=2s",
-            "--request-timeout=5s",
-            "--health-addr=127.0.0.1:0",
-        ]);
+        let usual = ["--busy-poll=100ms", "--lease-poll=1s", "--absence-grace=2s", "--gauge-interval=200ms"]
+            .into_iter()
+            .chain(["--command-poll=2s", "--request-timeout=5s", "--health-addr=127.0.0.1:0"]);
         let name = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
         let other = |flag: &&str| !self.options.flags.iter().any(|own| name(own) == name(flag));
         command
@@ -155,12 +138,7 @@ impl World {
 
     /// Ends the controller as a crash would.
     pub(crate) async fn kill_controller(&mut self) {
-        self.controller
-            .take()
-            .expect("a controller runs")
-            .kill()
-            .await
-            .unwrap();
+        self.controller.take().expect("a controller runs").kill().await.unwrap();
     }
 
     /// As `kubectl apply -f -`.
@@ -180,16 +158,8 @@ impl World {
 
     /// An object, or null.
     pub(crate) async fn get(&self, kind: &str, name: &str) -> Value {
-        let text = self
-            .kubectl
-            .get(&["get", kind, name, "-o", "json", "--ignore-not-found"])
-            .await
-            .unwrap();
-        if text.is_empty() {
-            Value::Null
-        } else {
-            serde_json::from_str(&text).unwrap()
-        }
+        let text = self.kubectl.get(&["get", kind, name, "-o", "json", "--ignore-not-found"]).await.unwrap();
+        if text.is_empty() { Value::Null } else { serde_json::from_str(&text).unwrap() }
     }
 
     /// Waits until an object is as it should be.
@@ -212,24 +182,17 @@ impl World {
     /// Waits until a condition has this reason.
     pub(crate) async fn until_reason(&self, kind: &str, name: &str, type_: &str, reason: &str) -> Value {
         let what = format!("{type_} with reason {reason}");
-        self.until(kind, name, &what, |o| condition(o, type_)["reason"] == reason)
-            .await
+        self.until(kind, name, &what, |o| condition(o, type_)["reason"] == reason).await
     }
 
     /// Waits until a lease is Ready.
     pub(crate) async fn until_ready(&self, name: &str) -> Value {
-        self.until("sblease", name, "Ready", |o| {
-            condition(o, "Ready")["status"] == "True"
-        })
-        .await
+        self.until("sblease", name, "Ready", |o| condition(o, "Ready")["status"] == "True").await
     }
 
     /// Waits until a command is Finished.
     pub(crate) async fn until_finished(&self, name: &str) -> Value {
-        self.until("sbcmd", name, "Finished", |o| {
-            condition(o, "Finished")["status"] == "True"
-        })
-        .await
+        self.until("sbcmd", name, "Finished", |o| condition(o, "Finished")["status"] == "True").await
     }
 
     /// Waits until an object is gone.
@@ -239,17 +202,12 @@ impl World {
 
     /// Waits until something else is as it should be.
     pub(crate) async fn eventually(&self, what: &str, mut check: impl AsyncFnMut() -> bool) {
-        wait::until(what, LIMIT, async || check().await.then_some(()))
-            .await
-            .unwrap_or_else(|e| panic!("{e}"));
+        wait::until(what, LIMIT, async || check().await.then_some(())).await.unwrap_or_else(|e| panic!("{e}"));
     }
 
     /// As `kubectl delete`, without waiting.
     pub(crate) async fn delete(&self, kind: &str, name: &str) {
-        self.kubectl
-            .run(&["delete", kind, name, "--wait=false"])
-            .await
-            .unwrap();
+        self.kubectl.run(&["delete", kind, name, "--wait=false"]).await.unwrap();
     }
 
     /// The one sandbox that there is.
@@ -284,31 +242,20 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!(
-                "--- end of the controller's log in {}:\n{}",
-                self.namespace,
-                supervise::log_tail(&self.log, 60)
-            );
+            eprintln!("--- end of the controller's log in {}:\n{}", self.namespace, supervise::log_tail(&self.log, 60));
         }
     }
 }
 
 async fn daytona(directory: &std::path::Path, options: &Options) -> (Supervised, LocalDaytona) {
     let ready = directory.join("ready");
-    let binary = tokio::task::spawn_blocking(|| programs::built("local-daytona"))
-        .await
-        .unwrap()
-        .unwrap();
+    let binary = tokio::task::spawn_blocking(|| programs::built("local-daytona")).await.unwrap().unwrap();
     let mut launch = Launch::new(&binary, &directory.join("daytona"), KEY, &ready);
     launch.shell = options.shell.map(str::to_owned);
     launch.session_grace = Some(Duration::from_secs(1));
     launch.snapshots = vec!["tools".to_owned()];
     let process = Supervised::spawn(&launch.command(), &directory.join("daytona.log")).unwrap();
-    let url = wait::until("the local Daytona", LIMIT, async || {
-        std::fs::read_to_string(&ready).ok()
-    })
-    .await
-    .unwrap();
+    let url = wait::until("the local Daytona", LIMIT, async || std::fs::read_to_string(&ready).ok()).await.unwrap();
     let daytona = LocalDaytona::connect(url.trim(), KEY).unwrap();
     (process, daytona)
 }
@@ -356,12 +303,6 @@ pub(crate) fn command(name: &str, lease: &str, script: &str) -> String {
 
 /// A condition, or null.
 pub(crate) fn condition(object: &Value, type_: &str) -> Value {
-    let conditions = object["status"]["conditions"]
-        .as_array()
-        .cloned()
-        .unwrap_or_default();
-    conditions
-        .into_iter()
-        .find(|c| c["type"] == type_)
-        .unwrap_or_default()
+    let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.into_iter().find(|c| c["type"] == type_).unwrap_or_default()
 }

@@ -181,9 +181,7 @@ fn reap(command: Pid) -> Option<u8> {
 
 /// As shells do: the code, or 128 and the signal.
 fn exit_code(status: WaitStatus) -> u8 {
-    let code = status
-        .exit_status()
-        .or_else(|| status.terminating_signal().map(|signal| 128 + signal));
+    let code = status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
 }
 

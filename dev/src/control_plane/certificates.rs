@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, Error, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, Error, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose, SanType,
 };
 
 /// Signs the certificates of the apiserver and of its clients.
@@ -21,14 +21,10 @@ pub(super) struct Identity {
 impl Authority {
     pub(super) fn new() -> Result<Self, Error> {
         let mut parameters = CertificateParams::default();
-        parameters
-            .distinguished_name
-            .push(DnType::CommonName, "dev control plane");
+        parameters.distinguished_name.push(DnType::CommonName, "dev control plane");
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        Ok(Self {
-            issuer: CertifiedIssuer::self_signed(parameters, KeyPair::generate()?)?,
-        })
+        Ok(Self { issuer: CertifiedIssuer::self_signed(parameters, KeyPair::generate()?)? })
     }
 
     /// The certificate that all others are checked against.
@@ -39,12 +35,8 @@ impl Authority {
     /// For the apiserver on the loopback address.
     pub(super) fn server(&self) -> Result<Identity, Error> {
         let mut parameters = CertificateParams::new(vec!["localhost".to_owned()])?;
-        parameters
-            .subject_alt_names
-            .push(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
-        parameters
-            .distinguished_name
-            .push(DnType::CommonName, "kube-apiserver");
+        parameters.subject_alt_names.push(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        parameters.distinguished_name.push(DnType::CommonName, "kube-apiserver");
         self.sign(parameters, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
@@ -54,26 +46,17 @@ impl Authority {
         let mut parameters = CertificateParams::default();
         parameters.distinguished_name.push(DnType::CommonName, user);
         if let Some(group) = group {
-            parameters
-                .distinguished_name
-                .push(DnType::OrganizationName, group);
+            parameters.distinguished_name.push(DnType::OrganizationName, group);
         }
         self.sign(parameters, ExtendedKeyUsagePurpose::ClientAuth)
     }
 
-    fn sign(
-        &self,
-        mut parameters: CertificateParams,
-        usage: ExtendedKeyUsagePurpose,
-    ) -> Result<Identity, Error> {
+    fn sign(&self, mut parameters: CertificateParams, usage: ExtendedKeyUsagePurpose) -> Result<Identity, Error> {
         let key = KeyPair::generate()?;
         parameters.extended_key_usages = vec![usage];
         parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         let certificate = parameters.signed_by(&key, &self.issuer)?.pem();
-        Ok(Identity {
-            certificate,
-            key: key.serialize_pem(),
-        })
+        Ok(Identity { certificate, key: key.serialize_pem() })
     }
 }
 

@@ -83,10 +83,7 @@ impl Ground {
 
     pub(super) async fn start_apiserver(&self) -> Result<(Supervised, String), Error> {
         let [_, apiserver, ..] = &self.binaries;
-        let port = free_port().map_err(|source| Error::Prepare {
-            directory: self.directory.clone(),
-            source,
-        })?;
+        let port = free_port().map_err(|source| Error::Prepare { directory: self.directory.clone(), source })?;
         let arguments = [
             "--etcd-servers=unix://etcd:0".to_owned(),
             "--bind-address=127.0.0.1".to_owned(),
@@ -117,33 +114,23 @@ impl Ground {
             .timeout(Duration::from_secs(5))
             .build()?;
         let url = format!("{server}/readyz");
-        let ready = until("kube-apiserver to be ready", READY, async || {
-            match apiserver.ended() {
-                Ok(None) => {
-                    let answer = client.get(&url).send().await.ok()?;
-                    answer.status().is_success().then_some(Ok(()))
-                }
-                Ok(Some(_)) => Some(Err(self.ended(Tool::KubeApiserver))),
-                Err(error) => Some(Err(error.into())),
+        let ready = until("kube-apiserver to be ready", READY, async || match apiserver.ended() {
+            Ok(None) => {
+                let answer = client.get(&url).send().await.ok()?;
+                answer.status().is_success().then_some(Ok(()))
             }
+            Ok(Some(_)) => Some(Err(self.ended(Tool::KubeApiserver))),
+            Err(error) => Some(Err(error.into())),
         });
         let log = self.log(Tool::KubeApiserver);
-        ready.await.unwrap_or_else(|timed_out| {
-            Err(Error::NotReady {
-                timed_out,
-                tail: log_tail(&log, 20),
-                log: log.clone(),
-            })
-        })
+        ready
+            .await
+            .unwrap_or_else(|timed_out| Err(Error::NotReady { timed_out, tail: log_tail(&log, 20), log: log.clone() }))
     }
 
     fn ended(&self, tool: Tool) -> Error {
         let log = self.log(tool);
-        Error::Ended {
-            name: tool.name(),
-            tail: log_tail(&log, 20),
-            log,
-        }
+        Error::Ended { name: tool.name(), tail: log_tail(&log, 20), log }
     }
 
     pub(super) async fn finish(
@@ -156,10 +143,7 @@ impl Ground {
         let identity = |user, group| user_kubeconfig(&self.authority, &self.directory, &server, user, group);
         let kubeconfig = identity("admin", Some("system:masters"))?;
         let arguments = [
-            format!(
-                "--kubeconfig={}",
-                identity("system:kube-controller-manager", None)?.display()
-            ),
+            format!("--kubeconfig={}", identity("system:kube-controller-manager", None)?.display()),
             format!("--controllers={CONTROLLERS}"),
             // Each controller with the rights of its own account, as in a real cluster.
             "--use-service-account-credentials".to_owned(),
@@ -176,19 +160,8 @@ impl Ground {
             let call = ["wait", "--for=create", object, "--timeout=60s"];
             cluster.kubectl(Some("default")).run(&call).await?;
         }
-        let Self {
-            directory, authority, ..
-        } = self;
-        Ok(ControlPlane {
-            controllers,
-            apiserver,
-            etcd,
-            authority,
-            server,
-            kubeconfig,
-            directory,
-            cluster,
-        })
+        let Self { directory, authority, .. } = self;
+        Ok(ControlPlane { controllers, apiserver, etcd, authority, server, kubeconfig, directory, cluster })
     }
 }
 

@@ -35,9 +35,7 @@ pub(super) struct Expected {
 impl Expected {
     fn of(command: &Value) -> Self {
         let annotation = |what: &str| {
-            let value = command
-                .pointer("/metadata/annotations")?
-                .get(format!("{EXPECT}{what}"))?;
+            let value = command.pointer("/metadata/annotations")?.get(format!("{EXPECT}{what}"))?;
             value.as_str().map(str::to_owned)
         };
         Self {
@@ -62,10 +60,7 @@ impl Examples {
     /// Reads all leases and commands in a directory. Files with other objects, such as a Secret to fill in,
     /// are left out.
     pub(super) fn read(directory: &Path) -> Result<Self, Error> {
-        let unreadable = |source| Error::File {
-            path: directory.to_owned(),
-            source,
-        };
+        let unreadable = |source| Error::File { path: directory.to_owned(), source };
         let mut files = Vec::new();
         for entry in std::fs::read_dir(directory).map_err(unreadable)? {
             let path = entry.map_err(unreadable)?.path();
@@ -81,28 +76,17 @@ impl Examples {
         files.sort_by_key(|(path, objects)| (!has_lease(objects), path.clone()));
 
         let all = || files.iter().flat_map(|(_, objects)| objects);
-        let wrong = |reason: &str| Error::Example {
-            path: directory.to_owned(),
-            reason: reason.to_owned(),
-        };
-        let lease = all()
-            .find(|object| is(object, "SandboxLease"))
-            .ok_or_else(|| wrong("has no lease"))?;
+        let wrong = |reason: &str| Error::Example { path: directory.to_owned(), reason: reason.to_owned() };
+        let lease = all().find(|object| is(object, "SandboxLease")).ok_or_else(|| wrong("has no lease"))?;
         let secret = "/spec/connection/apiKeySecretRef";
-        let expected: Vec<_> = all()
-            .filter(|object| is(object, "SandboxCommand"))
-            .map(Expected::of)
-            .collect();
+        let expected: Vec<_> = all().filter(|object| is(object, "SandboxCommand")).map(Expected::of).collect();
         if expected.iter().all(|expected| expected.exit.is_none()) {
-            return Err(wrong(
-                "no command says how it ends, by the annotation expect-exit",
-            ));
+            return Err(wrong("no command says how it ends, by the annotation expect-exit"));
         }
         Ok(Self {
             lease: text(lease, "/metadata/name").unwrap_or_default(),
             secret: (
-                text(lease, &format!("{secret}/name"))
-                    .ok_or_else(|| wrong("the lease names no apiKeySecretRef"))?,
+                text(lease, &format!("{secret}/name")).ok_or_else(|| wrong("the lease names no apiKeySecretRef"))?,
                 text(lease, &format!("{secret}/key")).unwrap_or_else(|| "api-key".to_owned()),
             ),
             files: files
@@ -115,14 +99,9 @@ impl Examples {
 }
 
 fn objects(path: &Path) -> Result<Vec<Value>, Error> {
-    let yaml = std::fs::read_to_string(path).map_err(|source| Error::File {
-        path: path.to_owned(),
-        source,
-    })?;
-    let objects: Vec<Value> = serde_saphyr::from_multiple(&yaml).map_err(|error| Error::Example {
-        path: path.to_owned(),
-        reason: error.to_string(),
-    })?;
+    let yaml = std::fs::read_to_string(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&yaml)
+        .map_err(|error| Error::Example { path: path.to_owned(), reason: error.to_string() })?;
     Ok(objects.into_iter().filter(Value::is_object).collect())
 }
 

@@ -17,9 +17,7 @@ const SANDBOX: &str = "/api/sandbox/{sandbox}";
 pub(super) async fn outcomes(kubectl: &Kubectl, examples: &Examples) -> Result<(), Error> {
     let mut differences = Vec::new();
     for expected in &examples.expected {
-        let json = kubectl
-            .get(&["get", "sbcmd", &expected.name, "-o", "json"])
-            .await?;
+        let json = kubectl.get(&["get", "sbcmd", &expected.name, "-o", "json"]).await?;
         let command = serde_json::from_str(&json).unwrap_or_default();
         differences.extend(compare(expected, &command));
     }
@@ -33,13 +31,8 @@ fn compare(expected: &Expected, command: &Value) -> Vec<String> {
         Some(other) => other.to_string(),
     };
     let conditions = command.pointer("/status/conditions").and_then(Value::as_array);
-    let succeeded = conditions
-        .into_iter()
-        .flatten()
-        .find(|condition| condition["type"] == "Succeeded");
-    let reason = succeeded
-        .and_then(|condition| condition.get("reason")?.as_str())
-        .unwrap_or_default();
+    let succeeded = conditions.into_iter().flatten().find(|condition| condition["type"] == "Succeeded");
+    let reason = succeeded.and_then(|condition| condition.get("reason")?.as_str()).unwrap_or_default();
     let pairs = [
         ("exit code", &expected.exit, status("/exitCode")),
         ("standard output", &expected.stdout, status("/stdout/tail")),
@@ -58,10 +51,7 @@ fn compare(expected: &Expected, command: &Value) -> Vec<String> {
 
 /// Proves after the deletion that neither an object nor a sandbox, a session or a process is left.
 pub(super) async fn nothing_left(stage: &Stage) -> Result<(), Error> {
-    let objects = stage
-        .kubectl()
-        .get(&["get", "sbcmd,sblease", "-o", "name"])
-        .await?;
+    let objects = stage.kubectl().get(&["get", "sbcmd,sblease", "-o", "name"]).await?;
     let sandboxes = stage.daytona.state().await?.sandboxes;
     let calls = stage.daytona.calls().await?;
     let sessions: usize = sandboxes.iter().map(|sandbox| sandbox.sessions.len()).sum();
@@ -82,9 +72,7 @@ pub(super) async fn nothing_left(stage: &Stage) -> Result<(), Error> {
     }
     println!("  The last calls that Daytona saw:");
     for call in calls.iter().filter(|call| call.method == "DELETE") {
-        let status = call
-            .status
-            .map_or_else(|| "no answer".to_owned(), |status| status.to_string());
+        let status = call.status.map_or_else(|| "no answer".to_owned(), |status| status.to_string());
         println!("    {} {} -> {status}", call.at, path(call));
     }
     differences.extend(order_of_deletions(&calls));
@@ -94,18 +82,13 @@ pub(super) async fn nothing_left(stage: &Stage) -> Result<(), Error> {
 /// The route with its placeholders filled.
 fn path(call: &Call) -> String {
     let fill = |object: &Option<String>| object.clone().unwrap_or_default();
-    call.route
-        .replace("{sandbox}", &fill(&call.sandbox))
-        .replace("{session}", &fill(&call.session))
+    call.route.replace("{sandbox}", &fill(&call.sandbox)).replace("{session}", &fill(&call.session))
 }
 
 /// Each session that was opened has to be deleted, and before its sandbox was.
 fn order_of_deletions(calls: &[Call]) -> Vec<String> {
     let is = |call: &&Call, method: &str, route: &str| call.route == format!("{method} {route}");
-    let sandbox = calls
-        .iter()
-        .find(|call| is(call, "DELETE", SANDBOX))
-        .map(|call| call.seq);
+    let sandbox = calls.iter().find(|call| is(call, "DELETE", SANDBOX)).map(|call| call.seq);
     let mut opened = calls
         .iter()
         .filter(|call| is(call, "POST", SESSION) && call.status.is_some_and(|status| status < 300))
@@ -138,15 +121,9 @@ fn processes_in(directory: &Path) -> usize {
         return 0;
     };
     let work_dirs = processes.filter_map(|process| std::fs::read_link(process.ok()?.path().join("cwd")).ok());
-    work_dirs
-        .filter(|work_dir| work_dir.starts_with(directory))
-        .count()
+    work_dirs.filter(|work_dir| work_dir.starts_with(directory)).count()
 }
 
 fn verdict(differences: Vec<String>) -> Result<(), Error> {
-    if differences.is_empty() {
-        Ok(())
-    } else {
-        Err(Error::Differs(differences))
-    }
+    if differences.is_empty() { Ok(()) } else { Err(Error::Differs(differences)) }
 }

@@ -38,11 +38,7 @@ impl Screen {
     pub(super) async fn events(&self, arguments: &[&str]) -> Result<(), Error> {
         println!("\n$ {} {} | sed -n '/^Events/,$p'", self.prompt, typed(arguments));
         let output = self.kubectl.run(arguments).await?;
-        let events: Vec<_> = output
-            .stdout
-            .lines()
-            .skip_while(|line| !line.starts_with("Events"))
-            .collect();
+        let events: Vec<_> = output.stdout.lines().skip_while(|line| !line.starts_with("Events")).collect();
         print_block(&events.join("\n"));
         Ok(())
     }
@@ -51,17 +47,11 @@ impl Screen {
     pub(super) fn watch(&self, arguments: &[&str]) -> Result<Watch, Error> {
         println!("\n$ {} {} &", self.prompt, typed(arguments));
         let mut command = self.kubectl.tied(arguments)?;
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = tokio::process::Command::from(command)
             .kill_on_drop(true)
             .spawn()
-            .map_err(|source| Error::File {
-                path: self.kubectl.binary.clone(),
-                source,
-            })?;
+            .map_err(|source| Error::File { path: self.kubectl.binary.clone(), source })?;
         let stdout = child.stdout.take();
         let task = tokio::spawn(async move {
             // Held, since the process ends with it.
@@ -80,11 +70,7 @@ impl Screen {
 fn typed(arguments: &[&str]) -> String {
     let quoted = arguments.iter().map(|argument| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:".contains(c);
-        if argument.chars().all(plain) {
-            (*argument).to_owned()
-        } else {
-            format!("'{argument}'")
-        }
+        if argument.chars().all(plain) { (*argument).to_owned() } else { format!("'{argument}'") }
     });
     quoted.collect::<Vec<_>>().join(" ")
 }

@@ -78,14 +78,10 @@ impl Stage {
         admin.run(&["create", "namespace", NAMESPACE]).await?;
         self.touched = true;
         admin.run(&["create", "namespace", CONTROLLER_NAMESPACE]).await?;
-        let kubeconfig = release(&workspace().join("charts/daytona-controller"))
-            .install(&self.cluster)
-            .await?;
+        let kubeconfig = release(&workspace().join("charts/daytona-controller")).install(&self.cluster).await?;
         let (name, key) = &examples.secret;
         let key = format!("--from-literal={key}={}", self.daytona.api_key());
-        self.kubectl()
-            .run(&["create", "secret", "generic", name, &key])
-            .await?;
+        self.kubectl().run(&["create", "secret", "generic", name, &key]).await?;
 
         let mut command = Command::new(binary);
         let url = self.daytona.base_url();
@@ -98,10 +94,7 @@ impl Stage {
             .args(["--health-addr=127.0.0.1:0", "--gauge-interval=200ms"])
             .env("KUBECONFIG", kubeconfig);
         let controller = Supervised::spawn(&command, &self.log("controller"))?;
-        println!(
-            "Controller: process {}, watching namespace {NAMESPACE}",
-            controller.pid()
-        );
+        println!("Controller: process {}, watching namespace {NAMESPACE}", controller.pid());
         Ok(controller)
     }
 
@@ -111,15 +104,9 @@ impl Stage {
     }
 
     pub(super) fn screen(&self) -> Screen {
-        let context = self
-            .context
-            .as_ref()
-            .map(|context| format!(" --context {context}"));
+        let context = self.context.as_ref().map(|context| format!(" --context {context}"));
         let prompt = format!("kubectl{} -n {NAMESPACE}", context.unwrap_or_default());
-        Screen {
-            kubectl: self.kubectl(),
-            prompt,
-        }
+        Screen { kubectl: self.kubectl(), prompt }
     }
 
     /// The directory of the sandboxes.
@@ -164,11 +151,7 @@ impl Stage {
 
     /// Stops everything, the controller first; takes what is ours out of a cluster that goes on living.
     pub(super) async fn down(mut self) -> Result<(), Error> {
-        let cleaned = if self.plane.is_none() && self.touched {
-            self.clean().await
-        } else {
-            Ok(())
-        };
+        let cleaned = if self.plane.is_none() && self.touched { self.clean().await } else { Ok(()) };
         if let Some(controller) = &mut self.controller {
             controller.terminate().await?;
         }
@@ -183,12 +166,8 @@ impl Stage {
     async fn clean(&self) -> Result<(), Error> {
         let (ours, admin) = (self.kubectl(), self.cluster.kubectl(None));
         ours.run(&["delete", "sbcmd,sblease", "--all", DELETION]).await?;
-        release(&workspace().join("charts/daytona-controller"))
-            .uninstall(&self.cluster)
-            .await?;
-        admin
-            .run(&["delete", "namespace", NAMESPACE, CONTROLLER_NAMESPACE, DELETION])
-            .await?;
+        release(&workspace().join("charts/daytona-controller")).uninstall(&self.cluster).await?;
+        admin.run(&["delete", "namespace", NAMESPACE, CONTROLLER_NAMESPACE, DELETION]).await?;
         println!("The CRDs stay. To remove them too: kubectl delete -f crds");
         Ok(())
     }
@@ -210,17 +189,13 @@ async fn start_daytona(directory: &Path) -> Result<(Supervised, LocalDaytona), E
     let launch = Launch::new(&binary, &files, &key, &ready);
     let (command, log) = (launch.command(), directory.join("local-daytona.log"));
     let mut service = Program::new(&command, &log).scratch(&files).spawn()?;
-    let url = until("the local Daytona to answer", READY, async || {
-        match service.ended() {
-            Ok(None) => Some(Ok(std::fs::read_to_string(&ready)
-                .ok()
-                .filter(|url| !url.is_empty())?)),
-            Ok(Some(_)) => {
-                eprintln!("{}", log_tail(&log, super::TAIL));
-                Some(Err(Error::Ended("the local Daytona")))
-            }
-            Err(error) => Some(Err(error.into())),
+    let url = until("the local Daytona to answer", READY, async || match service.ended() {
+        Ok(None) => Some(Ok(std::fs::read_to_string(&ready).ok().filter(|url| !url.is_empty())?)),
+        Ok(Some(_)) => {
+            eprintln!("{}", log_tail(&log, super::TAIL));
+            Some(Err(Error::Ended("the local Daytona")))
         }
+        Err(error) => Some(Err(error.into())),
     });
     let url = url.await??;
     Ok((service, LocalDaytona::connect(&url, &key)?))

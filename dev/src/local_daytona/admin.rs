@@ -27,11 +27,7 @@ struct Admin {
 }
 
 pub(super) fn router(service: &Arc<Service>, calls: &Arc<Calls>, rules: &Arc<Rules>) -> Router {
-    let admin = Admin {
-        service: Arc::clone(service),
-        calls: Arc::clone(calls),
-        rules: Arc::clone(rules),
-    };
+    let admin = Admin { service: Arc::clone(service), calls: Arc::clone(calls), rules: Arc::clone(rules) };
     let routes = Router::new()
         .route("/state", get(state))
         .route("/calls", get(calls_since))
@@ -57,9 +53,7 @@ async fn authenticate(State(admin): State<Admin>, request: Request, next: Next) 
 }
 
 async fn state(State(admin): State<Admin>) -> Json<model::State> {
-    Json(model::State {
-        sandboxes: admin.service.report(),
-    })
+    Json(model::State { sandboxes: admin.service.report() })
 }
 
 #[derive(Deserialize)]
@@ -79,10 +73,7 @@ struct Advance {
 }
 
 async fn clock(State(admin): State<Admin>, Json(body): Json<Advance>) -> Json<Value> {
-    admin
-        .service
-        .clock
-        .advance(Duration::from_secs(body.advance_seconds));
+    admin.service.clock.advance(Duration::from_secs(body.advance_seconds));
     admin.service.evaluate();
     Json(json!({ "now": admin.service.clock.now().to_string() }))
 }
@@ -118,11 +109,7 @@ async fn clear_rules(State(admin): State<Admin>) -> StatusCode {
 }
 
 async fn remove_rule(State(admin): State<Admin>, Path(id): Path<u64>) -> StatusCode {
-    if admin.rules.remove(id) {
-        StatusCode::NO_CONTENT
-    } else {
-        StatusCode::NOT_FOUND
-    }
+    if admin.rules.remove(id) { StatusCode::NO_CONTENT } else { StatusCode::NOT_FOUND }
 }
 
 async fn force(
@@ -138,9 +125,5 @@ async fn lose(State(admin): State<Admin>, Path(id): Path<String>) -> Result<Stat
 }
 
 async fn restart_daemon(State(admin): State<Admin>, Path(id): Path<String>) -> Result<StatusCode, Problem> {
-    admin
-        .service
-        .restart_daemon(&id)
-        .await
-        .map(|()| StatusCode::NO_CONTENT)
+    admin.service.restart_daemon(&id).await.map(|()| StatusCode::NO_CONTENT)
 }

@@ -62,11 +62,7 @@ impl Calls {
     }
 
     pub(super) fn since(&self, seq: u64) -> Vec<Call> {
-        lock(&self.log)
-            .iter()
-            .filter(|call| call.seq > seq)
-            .cloned()
-            .collect()
+        lock(&self.log).iter().filter(|call| call.seq > seq).cloned().collect()
     }
 
     fn change(&self, seq: u64, change: impl FnOnce(&mut Call)) {

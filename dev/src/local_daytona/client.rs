@@ -116,16 +116,8 @@ impl LocalDaytona {
         let Some(origin) = base_url.strip_suffix("/api") else {
             return Err(RequestError::BaseUrl(base_url));
         };
-        let http = reqwest::Client::builder()
-            .timeout(Duration::from_secs(30))
-            .no_proxy()
-            .build()?;
-        Ok(Self {
-            http,
-            admin: format!("{origin}/admin"),
-            api_key: api_key.to_owned(),
-            base_url,
-        })
+        let http = reqwest::Client::builder().timeout(Duration::from_secs(30)).no_proxy().build()?;
+        Ok(Self { http, admin: format!("{origin}/admin"), api_key: api_key.to_owned(), base_url })
     }
 
     /// The base URL that a client of the service is given.
@@ -148,10 +140,7 @@ impl LocalDaytona {
     /// The sandbox with this id or name.
     pub async fn sandbox(&self, id_or_name: &str) -> Result<Option<SandboxReport>, RequestError> {
         let state = self.state().await?;
-        Ok(state
-            .sandboxes
-            .into_iter()
-            .find(|sandbox| sandbox.id == id_or_name || sandbox.name == id_or_name))
+        Ok(state.sandboxes.into_iter().find(|sandbox| sandbox.id == id_or_name || sandbox.name == id_or_name))
     }
 
     /// Every call so far.
@@ -161,18 +150,12 @@ impl LocalDaytona {
 
     /// The calls after the one with number `seq`.
     pub async fn calls_since(&self, seq: u64) -> Result<Vec<Call>, RequestError> {
-        self.ask(Method::GET, &format!("/calls?since={seq}"), None::<&()>)
-            .await
+        self.ask(Method::GET, &format!("/calls?since={seq}"), None::<&()>).await
     }
 
     /// How many calls went to `route`, such as `POST /api/sandbox`.
     pub async fn count(&self, route: &str) -> Result<usize, RequestError> {
-        Ok(self
-            .calls()
-            .await?
-            .iter()
-            .filter(|call| call.route == route)
-            .count())
+        Ok(self.calls().await?.iter().filter(|call| call.route == route).count())
     }
 
     /// Moves the service's clock.
@@ -188,8 +171,7 @@ impl LocalDaytona {
 
     /// Makes a snapshot exist.
     pub async fn add_snapshot(&self, name: &str) -> Result<(), RequestError> {
-        self.tell(Method::POST, "/snapshots", Some(&json!({ "name": name })))
-            .await
+        self.tell(Method::POST, "/snapshots", Some(&json!({ "name": name }))).await
     }
 
     /// Adds a fault, and says its number.
@@ -206,16 +188,12 @@ impl LocalDaytona {
     /// How often a rule acted.
     pub async fn fired(&self, rule: u64) -> Result<u64, RequestError> {
         let rules = self.rules().await?;
-        Ok(rules
-            .iter()
-            .find(|report| report.id == rule)
-            .map_or(0, |report| report.fired))
+        Ok(rules.iter().find(|report| report.id == rule).map_or(0, |report| report.fired))
     }
 
     /// Takes one rule away.
     pub async fn remove_rule(&self, rule: u64) -> Result<(), RequestError> {
-        self.tell(Method::DELETE, &format!("/rules/{rule}"), None::<&()>)
-            .await
+        self.tell(Method::DELETE, &format!("/rules/{rule}"), None::<&()>).await
     }
 
     /// Takes all rules away.
@@ -225,32 +203,17 @@ impl LocalDaytona {
 
     /// Forces a state, with its real effect on processes.
     pub async fn force_state(&self, id_or_name: &str, state: &ForcedState) -> Result<(), RequestError> {
-        self.tell(
-            Method::POST,
-            &format!("/sandboxes/{id_or_name}/state"),
-            Some(state),
-        )
-        .await
+        self.tell(Method::POST, &format!("/sandboxes/{id_or_name}/state"), Some(state)).await
     }
 
     /// Lets the provider lose a sandbox: it is gone without a trace.
     pub async fn lose(&self, id_or_name: &str) -> Result<(), RequestError> {
-        self.tell(
-            Method::POST,
-            &format!("/sandboxes/{id_or_name}/lose"),
-            None::<&()>,
-        )
-        .await
+        self.tell(Method::POST, &format!("/sandboxes/{id_or_name}/lose"), None::<&()>).await
     }
 
     /// Restarts what answers in a sandbox: sessions and processes are gone, files stay.
     pub async fn restart_daemon(&self, id_or_name: &str) -> Result<(), RequestError> {
-        self.tell(
-            Method::POST,
-            &format!("/sandboxes/{id_or_name}/restart-daemon"),
-            None::<&()>,
-        )
-        .await
+        self.tell(Method::POST, &format!("/sandboxes/{id_or_name}/restart-daemon"), None::<&()>).await
     }
 
     async fn ask<T: DeserializeOwned>(
@@ -262,12 +225,7 @@ impl LocalDaytona {
         Ok(self.send(method, path, body).await?.json().await?)
     }
 
-    async fn tell(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&impl Serialize>,
-    ) -> Result<(), RequestError> {
+    async fn tell(&self, method: Method, path: &str, body: Option<&impl Serialize>) -> Result<(), RequestError> {
         self.send(method, path, body).await.map(|_| ())
     }
 
@@ -277,10 +235,7 @@ impl LocalDaytona {
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<reqwest::Response, RequestError> {
-        let mut request = self
-            .http
-            .request(method.clone(), format!("{}{path}", self.admin))
-            .bearer_auth(&self.api_key);
+        let mut request = self.http.request(method.clone(), format!("{}{path}", self.admin)).bearer_auth(&self.api_key);
         if let Some(body) = body {
             request = request.json(body);
         }
@@ -289,11 +244,6 @@ impl LocalDaytona {
             return Ok(response);
         }
         let status = response.status().as_u16();
-        Err(RequestError::Refused {
-            method,
-            path: path.to_owned(),
-            status,
-            body: response.text().await?,
-        })
+        Err(RequestError::Refused { method, path: path.to_owned(), status, body: response.text().await? })
     }
 }

@@ -40,10 +40,7 @@ pub(super) struct Clock {
 
 impl Clock {
     /// The only place that asks the machine for the time.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this is the clock that everything else is given"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "this is the clock that everything else is given")]
     pub(super) fn now(&self) -> Moment {
         let real = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Moment(millis(real).saturating_add(self.ahead.load(Ordering::SeqCst)))

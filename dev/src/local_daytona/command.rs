@@ -51,18 +51,8 @@ struct Written {
 
 impl Log {
     fn create(path: &Path) -> io::Result<Self> {
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(path)?;
-        Ok(Self {
-            state: Mutex::new(Written {
-                file,
-                length: 0,
-                unfinished: None,
-            }),
-        })
+        let file = File::options().read(true).write(true).create_new(true).open(path)?;
+        Ok(Self { state: Mutex::new(Written { file, length: 0, unfinished: None }) })
     }
 
     pub(super) fn append(&self, stream: Stream, text: &[u8]) -> io::Result<()> {
@@ -123,15 +113,7 @@ impl Command {
         fs::create_dir_all(&dir)?;
         let log = Log::create(&dir.join("output.log"))?;
         let progress = Mutex::default();
-        Ok(Self {
-            id,
-            text: text.to_owned(),
-            is_async,
-            log,
-            dir,
-            progress,
-            finished: Notify::new(),
-        })
+        Ok(Self { id, text: text.to_owned(), is_async, log, dir, progress, finished: Notify::new() })
     }
 
     /// Lays out all that the shell will need, and starts reading what it will write.
@@ -150,9 +132,7 @@ impl Command {
         }
         let mut progress = lock(&command.progress);
         if is_async {
-            let input = pipe::OpenOptions::new()
-                .read_write(true)
-                .open_sender(command.dir.join("in"))?;
+            let input = pipe::OpenOptions::new().read_write(true).open_sender(command.dir.join("in"))?;
             progress.input = Some(Arc::new(input));
         }
         for (name, stream) in [("out", Stream::Out), ("err", Stream::Err)] {
@@ -177,16 +157,8 @@ impl Command {
     pub(super) fn wrapper(&self, status: &Path, builtin: &str, leaks: bool) -> String {
         let file = |name: &str| quote(&self.dir.join(name).to_string_lossy());
         let (id, status) = (&self.id, quote(&status.to_string_lossy()));
-        let input = if self.is_async {
-            file("in")
-        } else {
-            "/dev/null".to_owned()
-        };
-        let holder = if leaks {
-            "while :; do sleep 3600; done".to_owned()
-        } else {
-            format!(": <{}", file("hold"))
-        };
+        let input = if self.is_async { file("in") } else { "/dev/null".to_owned() };
+        let holder = if leaks { "while :; do sleep 3600; done".to_owned() } else { format!(": <{}", file("hold")) };
         format!(
             "( {holder} ) </dev/null >/dev/null 2>&1 & \
              {builtin} printf 'started {id} %s\\n' \"$!\" >{status}\n\
@@ -216,9 +188,7 @@ impl Command {
             std::mem::take(&mut progress.readers)
         };
         while readers.join_next().await.is_some() {}
-        let gate = pipe::OpenOptions::new()
-            .read_write(true)
-            .open_receiver(self.dir.join("go"));
+        let gate = pipe::OpenOptions::new().read_write(true).open_receiver(self.dir.join("go"));
         let mut progress = lock(&self.progress);
         progress.exit_code = Some(code);
         progress.gate = gate.ok();
@@ -278,10 +248,7 @@ impl Command {
             let count = pipe.read(&mut buffer).await?;
             let read = buffer.get(..count).unwrap_or_default();
             pending.extend(read.iter().filter(|byte| keep_nul || **byte != 0));
-            let complete = pending
-                .iter()
-                .rposition(|byte| *byte == b'\n')
-                .map_or(0, |last| last + 1);
+            let complete = pending.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
             if count == 0 {
                 if !pending.is_empty() {
                     // As the service does: a last line without an end gets one.
@@ -290,11 +257,7 @@ impl Command {
                 }
                 return Ok(());
             }
-            let ready = if pending.len() - complete >= LONGEST_PIECE {
-                pending.len()
-            } else {
-                complete
-            };
+            let ready = if pending.len() - complete >= LONGEST_PIECE { pending.len() } else { complete };
             if ready > 0 {
                 let rest = pending.split_off(ready);
                 self.log.append(stream, &pending)?;
@@ -325,9 +288,6 @@ mod tests {
         log.append(Stream::Out, b"c\n").unwrap();
         log.append(Stream::Out, b"d").unwrap();
         log.append(Stream::Err, b"e\n").unwrap();
-        assert_eq!(
-            log.read().unwrap(),
-            b"\x01\x01\x01a\n\x01\x01\x01bc\n\x01\x01\x01d\x02\x02\x02e\n"
-        );
+        assert_eq!(log.read().unwrap(), b"\x01\x01\x01a\n\x01\x01\x01bc\n\x01\x01\x01d\x02\x02\x02e\n");
     }
 }

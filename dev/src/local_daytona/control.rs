@@ -45,11 +45,7 @@ pub(super) fn router(service: &Arc<Service>) -> Router {
 /// Whether the request carries the key.
 pub(super) fn has_key(headers: &HeaderMap, service: &Service) -> Option<bool> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    Some(
-        value
-            .strip_prefix("Bearer ")
-            .is_some_and(|key| key == service.api_key),
-    )
+    Some(value.strip_prefix("Bearer ").is_some_and(|key| key == service.api_key))
 }
 
 async fn authenticate(State(service): App, request: Request, next: Next) -> Response {
@@ -66,10 +62,7 @@ async fn no_route(request: Request) -> Problem {
 
 /// What is not of the API is the dashboard's.
 async fn dashboard() -> (StatusCode, Html<&'static str>) {
-    (
-        StatusCode::NOT_FOUND,
-        Html("<!DOCTYPE html><title>Daytona</title>"),
-    )
+    (StatusCode::NOT_FOUND, Html("<!DOCTYPE html><title>Daytona</title>"))
 }
 
 async fn config(State(service): App) -> Json<Value> {
@@ -98,11 +91,8 @@ async fn list(State(service): App, RawQuery(query): RawQuery) -> Result<Json<Val
     let query = listing::Query::parse(query.as_deref().unwrap_or_default())?;
     let records = service.records();
     let page = listing::page(records.values(), &query);
-    let items: Vec<_> = page
-        .records
-        .iter()
-        .map(|record| record.show_in_list(&service.organization, &service.toolbox_url()))
-        .collect();
+    let items: Vec<_> =
+        page.records.iter().map(|record| record.show_in_list(&service.organization, &service.toolbox_url())).collect();
     Ok(Json(json!({ "items": items, "nextCursor": page.next })))
 }
 
@@ -172,15 +162,11 @@ async fn interval(
         "autodelete" => Interval::Delete,
         "ttl" => Interval::Ttl,
         _ => {
-            return Err(Problem::Control(
-                StatusCode::NOT_FOUND,
-                format!("Cannot POST {setter}"),
-            ));
+            return Err(Problem::Control(StatusCode::NOT_FOUND, format!("Cannot POST {setter}")));
         }
     };
-    let minutes = minutes
-        .parse()
-        .map_err(|_| Problem::bad_request("Validation failed (numeric string is expected)"))?;
+    let minutes =
+        minutes.parse().map_err(|_| Problem::bad_request("Validation failed (numeric string is expected)"))?;
     let shown = service.set_interval(&key, which, minutes)?;
     Ok((StatusCode::CREATED, Json(shown)))
 }

@@ -37,12 +37,7 @@ pub(super) struct Daemon {
 
 impl Daemon {
     pub(super) fn start(environment: Environment, grace: Duration) -> Arc<Self> {
-        Arc::new(Self {
-            environment,
-            lost: CancellationToken::new(),
-            grace,
-            sessions: Mutex::default(),
-        })
+        Arc::new(Self { environment, lost: CancellationToken::new(), grace, sessions: Mutex::default() })
     }
 
     pub(super) fn open_session(&self, id: &str) -> Result<(), OpenError> {
@@ -79,11 +74,7 @@ impl Daemon {
     }
 
     pub(super) fn show_sessions(&self) -> Vec<Value> {
-        lock(&self.sessions)
-            .values()
-            .flatten()
-            .map(|session| session.show())
-            .collect()
+        lock(&self.sessions).values().flatten().map(|session| session.show()).collect()
     }
 
     /// Deletes a session. When the caller leaves, the grace ends, not the deletion.

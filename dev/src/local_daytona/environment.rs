@@ -48,16 +48,11 @@ impl Shell {
 }
 
 fn not_found(name: &str) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::NotFound,
-        format!("{name} is not installed: apt-get install -y {name}"),
-    )
+    io::Error::new(io::ErrorKind::NotFound, format!("{name} is not installed: apt-get install -y {name}"))
 }
 
 fn find(name: &str) -> Option<PathBuf> {
-    PATH.split(':')
-        .map(|dir| Path::new(dir).join(name))
-        .find(|path| path.is_file())
+    PATH.split(':').map(|dir| Path::new(dir).join(name)).find(|path| path.is_file())
 }
 
 fn listed() -> Option<PathBuf> {
@@ -93,24 +88,12 @@ impl Environment {
     ) -> io::Result<Self> {
         // The user's name becomes part of a path.
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        let user = if !user.is_empty() && user.chars().all(plain) {
-            user
-        } else {
-            "daytona"
-        };
+        let user = if !user.is_empty() && user.chars().all(plain) { user } else { "daytona" };
         let home = root.join("home").join(user);
         fs::create_dir_all(&home)?;
         fs::create_dir_all(root.join("tmp"))?;
         processes.add_home(sandbox, &root);
-        Ok(Self {
-            sandbox: sandbox.to_owned(),
-            user: user.to_owned(),
-            root,
-            home,
-            shell,
-            processes,
-            env,
-        })
+        Ok(Self { sandbox: sandbox.to_owned(), user: user.to_owned(), root, home, shell, processes, env })
     }
 
     /// Where the service may write: a link that the sandbox put in the way is not followed out of it.

@@ -47,15 +47,11 @@ pub(super) async fn execute(Extension(daemon): Here, bytes: Bytes) -> Result<Jso
         return Err(Problem::daemon_bad_request("command is required"));
     }
     if let Some(name) = body.envs.keys().find(|name| !is_env_name(name)) {
-        return Err(Problem::daemon_bad_request(format!(
-            "invalid environment variable name: {name}"
-        )));
+        return Err(Problem::daemon_bad_request(format!("invalid environment variable name: {name}")));
     }
     // A caller that leaves does not stop it.
     let running = tokio::spawn(async move { run(&daemon, body).await });
-    running
-        .await
-        .unwrap_or_else(|error| Err(Problem::Unclassified(error.to_string())))
+    running.await.unwrap_or_else(|error| Err(Problem::Unclassified(error.to_string())))
 }
 
 async fn run(daemon: &Arc<Daemon>, body: Execute) -> Result<Json<Value>, Problem> {
@@ -72,11 +68,7 @@ async fn run(daemon: &Arc<Daemon>, body: Execute) -> Result<Json<Value>, Problem
             return Ok(answer(-1, &format!("fork/exec {shell}: {reason}")));
         }
     };
-    let Running {
-        mut child,
-        shell,
-        mut output,
-    } = running;
+    let Running { mut child, shell, mut output } = running;
     let mut stdin = child.stdin.take();
     let script = body.command.into_bytes();
     tokio::spawn(async move {
@@ -118,10 +110,7 @@ fn start(daemon: &Arc<Daemon>, body: &Execute) -> io::Result<Running> {
     let environment = &daemon.environment;
     let (reader, writer) = io::pipe()?;
     let mut command = environment.command(&environment.shell.path);
-    command
-        .envs(&body.envs)
-        .stdout(writer.try_clone()?)
-        .stderr(writer);
+    command.envs(&body.envs).stdout(writer.try_clone()?).stderr(writer);
     if let Some(cwd) = body.cwd.as_deref().filter(|cwd| !cwd.is_empty()) {
         command.current_dir(environment.home.join(cwd));
     }
@@ -174,8 +163,6 @@ fn answer(code: i32, result: &str) -> Json<Value> {
 
 fn is_env_name(name: &str) -> bool {
     let mut chars = name.chars();
-    chars
-        .next()
-        .is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
+    chars.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
         && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }

@@ -93,19 +93,11 @@ async fn list(Extension(daemon): Here, Query(at): Query<At>) -> Result<Json<Vec<
 
 async fn folder(Extension(daemon): Here, Query(at): Query<At>) -> Result<StatusCode, Problem> {
     let path = real_path(&daemon, &at.path)?;
-    let mode = if at.mode.is_empty() {
-        0o755
-    } else {
-        octal(&at.mode)?
-    };
+    let mode = if at.mode.is_empty() { 0o755 } else { octal(&at.mode)? };
     if path.exists() && !path.is_dir() {
         return Err(Problem::Empty(StatusCode::BAD_REQUEST));
     }
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(mode)
-        .create(&path)
-        .map_err(|error| refused(&error))?;
+    fs::DirBuilder::new().recursive(true).mode(mode).create(&path).map_err(|error| refused(&error))?;
     Ok(StatusCode::CREATED)
 }
 
@@ -147,9 +139,7 @@ fn octal(mode: &str) -> Result<u32, Problem> {
 
 fn describe(path: &Path, metadata: &Metadata) -> Value {
     let mode = metadata.mode();
-    let modified = jiff::Timestamp::from_second(metadata.mtime())
-        .unwrap_or_default()
-        .to_string();
+    let modified = jiff::Timestamp::from_second(metadata.mtime()).unwrap_or_default().to_string();
     json!({
         "name": path.file_name().unwrap_or_default().to_string_lossy(),
         "size": metadata.len(),
@@ -166,9 +156,7 @@ fn describe(path: &Path, metadata: &Metadata) -> Value {
 fn letters(is_dir: bool, mode: u32) -> String {
     let kind = if is_dir { 'd' } else { '-' };
     let bits = (0..9).rev().zip("rwxrwxrwx".chars());
-    std::iter::once(kind)
-        .chain(bits.map(|(bit, c)| if mode >> bit & 1 == 1 { c } else { '-' }))
-        .collect()
+    std::iter::once(kind).chain(bits.map(|(bit, c)| if mode >> bit & 1 == 1 { c } else { '-' })).collect()
 }
 
 #[cfg(test)]

@@ -64,10 +64,7 @@ impl Service {
         if ends {
             self.processes.kill_all(&id).await;
         }
-        self.records()
-            .get(&id)
-            .map(|record| self.show(record))
-            .ok_or_else(|| Problem::no_sandbox(key))
+        self.records().get(&id).map(|record| self.show(record)).ok_or_else(|| Problem::no_sandbox(key))
     }
 
     /// The provider loses it: no state, no trace.
@@ -110,10 +107,7 @@ impl Service {
         let delay = self.settings().stop_delay_seconds.unwrap_or(0);
         STOPPED.clone_into(&mut record.desired);
         record.updated_at = now;
-        record.transition = Some(Transition {
-            due: now.after(Duration::from_secs(delay)),
-            to: STOPPED,
-        });
+        record.transition = Some(Transition { due: now.after(Duration::from_secs(delay)), to: STOPPED });
         self.end_processes(record, false);
     }
 
@@ -126,10 +120,7 @@ impl Service {
         }
         DESTROYED.clone_into(&mut record.desired);
         record.updated_at = now;
-        record.transition = Some(Transition {
-            due: now.after(Duration::from_secs(delay)),
-            to: DESTROYED,
-        });
+        record.transition = Some(Transition { due: now.after(Duration::from_secs(delay)), to: DESTROYED });
         self.end_processes(record, true);
     }
 

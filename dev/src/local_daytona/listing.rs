@@ -58,10 +58,7 @@ impl Query {
                 self.cursor = Some(cursor);
             }
             "limit" => {
-                let limit = value
-                    .parse()
-                    .ok()
-                    .filter(|limit| (1..=LARGEST_LIMIT).contains(limit));
+                let limit = value.parse().ok().filter(|limit| (1..=LARGEST_LIMIT).contains(limit));
                 self.limit = limit.ok_or_else(|| Problem::bad_request("limit must be between 1 and 200"))?;
             }
             "id" => self.id = Some(value.to_lowercase()),
@@ -90,9 +87,7 @@ impl Query {
 
     fn wants(&self, record: &Record) -> bool {
         let prefixed = |wanted: &Option<String>, actual: &str| {
-            wanted
-                .as_ref()
-                .is_none_or(|prefix| actual.to_lowercase().starts_with(prefix))
+            wanted.as_ref().is_none_or(|prefix| actual.to_lowercase().starts_with(prefix))
         };
         // The stored state counts here, not the shown one.
         (self.errored_deleted || !record.is_hidden())
@@ -100,10 +95,7 @@ impl Query {
             && prefixed(&self.name, &record.name)
             && (self.states.is_empty() || self.states.contains(&record.state))
             && record.state != DESTROYED
-            && self
-                .labels
-                .iter()
-                .all(|(key, value)| record.labels().get(key) == Some(value))
+            && self.labels.iter().all(|(key, value)| record.labels().get(key) == Some(value))
     }
 
     fn key(&self, record: &Record) -> (String, String) {
@@ -121,58 +113,32 @@ impl Query {
 }
 
 pub(super) fn page<'a>(records: impl Iterator<Item = &'a Record>, query: &Query) -> Page<'a> {
-    let mut found: Vec<_> = records
-        .filter(|record| query.wants(record))
-        .map(|record| (query.key(record), record))
-        .collect();
-    found.sort_by(|(one, _), (other, _)| {
-        if query.ascending {
-            one.cmp(other)
-        } else {
-            other.cmp(one)
-        }
-    });
+    let mut found: Vec<_> =
+        records.filter(|record| query.wants(record)).map(|record| (query.key(record), record)).collect();
+    found.sort_by(|(one, _), (other, _)| if query.ascending { one.cmp(other) } else { other.cmp(one) });
     if let Some(cursor) = &query.cursor {
-        found.retain(|(key, _)| {
-            if query.ascending {
-                key > cursor
-            } else {
-                key < cursor
-            }
-        });
+        found.retain(|(key, _)| if query.ascending { key > cursor } else { key < cursor });
     }
     let more = found.len() > query.limit;
     found.truncate(query.limit);
     let next = found.last().filter(|_| more).map(|(key, _)| write_cursor(key));
-    Page {
-        records: found.into_iter().map(|(_, record)| record).collect(),
-        next,
-    }
+    Page { records: found.into_iter().map(|(_, record)| record).collect(), next }
 }
 
 /// Opaque to the caller, and fit for a URL.
 fn write_cursor((value, id): &(String, String)) -> String {
     use std::fmt::Write;
-    format!("{value}\n{id}")
-        .bytes()
-        .fold(String::new(), |mut hex, byte| {
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        })
+    format!("{value}\n{id}").bytes().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
 }
 
 fn read_cursor(cursor: &str) -> Option<(String, String)> {
-    let digits: Vec<u8> = cursor
-        .chars()
-        .map(|digit| digit.to_digit(16)?.try_into().ok())
-        .collect::<Option<_>>()?;
-    let bytes = digits
-        .chunks(2)
-        .map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | digit))
-        .collect();
+    let digits: Vec<u8> = cursor.chars().map(|digit| digit.to_digit(16)?.try_into().ok()).collect::<Option<_>>()?;
+    let bytes = digits.chunks(2).map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | digit)).collect();
     let text = String::from_utf8(bytes).ok()?;
-    text.split_once('\n')
-        .map(|(value, id)| (value.to_owned(), id.to_owned()))
+    text.split_once('\n').map(|(value, id)| (value.to_owned(), id.to_owned()))
 }
 
 #[cfg(test)]
@@ -188,19 +154,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        for query in [
-            "limit=0",
-            "limit=201",
-            "sort=colour",
-            "order=up",
-            "labels=x",
-            "cursor=x",
-        ] {
+        for query in ["limit=0", "limit=201", "sort=colour", "order=up", "labels=x", "cursor=x"] {
             assert!(Query::parse(query).is_err(), "{query}");
         }
-        assert_eq!(
-            Query::parse("states=started&states[]=error").unwrap().states,
-            ["started", "error"]
-        );
+        assert_eq!(Query::parse("states=started&states[]=error").unwrap().states, ["started", "error"]);
     }
 }

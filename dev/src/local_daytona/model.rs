@@ -130,11 +130,7 @@ impl Rule {
     /// A rule for every call of `method` to a path that matches `path`, still without an action.
     #[must_use]
     pub fn on(method: &str, path: &str) -> Self {
-        Self {
-            method: Some(method.to_owned()),
-            path: path.to_owned(),
-            ..Self::default()
-        }
+        Self { method: Some(method.to_owned()), path: path.to_owned(), ..Self::default() }
     }
 
     /// Lets `count` matching calls pass first.

@@ -42,10 +42,7 @@ fn version(text: &str) -> Option<(u32, u32)> {
 }
 
 pub(super) fn strip(log: &[u8]) -> Vec<u8> {
-    pieces(log)
-        .into_iter()
-        .flat_map(|(_, piece)| piece.iter().copied())
-        .collect()
+    pieces(log).into_iter().flat_map(|(_, piece)| piece.iter().copied()).collect()
 }
 
 /// Standard output and standard error.

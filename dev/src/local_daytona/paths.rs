@@ -45,18 +45,13 @@ pub(super) fn resolve(root: &Path, work_dir: &Path, path: &str) -> Result<PathBu
 /// As [`resolve`], but the last part is taken as it is: what is removed or moved is the link itself.
 pub(super) fn resolve_entry(root: &Path, work_dir: &Path, path: &str) -> Result<PathBuf, PathError> {
     let whole = work_dir.join(path);
-    let (Some(parent), Some(Component::Normal(name))) = (whole.parent(), whole.components().next_back())
-    else {
+    let (Some(parent), Some(Component::Normal(name))) = (whole.parent(), whole.components().next_back()) else {
         return Err(PathError::Outside);
     };
     let parent = resolve(root, work_dir, &parent.to_string_lossy())?;
     let entry = parent.join(name);
     // The root of the sandbox itself is no entry of it.
-    if entry.starts_with(root) && entry != root {
-        Ok(entry)
-    } else {
-        Err(PathError::Outside)
-    }
+    if entry.starts_with(root) && entry != root { Ok(entry) } else { Err(PathError::Outside) }
 }
 
 #[cfg(test)]
@@ -79,10 +74,7 @@ mod tests {
         assert_eq!(resolve(&root, &home, "a/b").unwrap(), home.join("a/b"));
         assert_eq!(resolve(&root, &home, "../x").unwrap(), root.join("x"));
         let absolute = home.join("y");
-        assert_eq!(
-            resolve(&root, &home, absolute.to_str().unwrap()).unwrap(),
-            absolute
-        );
+        assert_eq!(resolve(&root, &home, absolute.to_str().unwrap()).unwrap(), absolute);
     }
 
     #[test]
@@ -90,19 +82,8 @@ mod tests {
         let (_outer, root, home) = sandbox();
         symlink("/etc", home.join("etc")).unwrap();
         symlink("/nowhere/at/all", home.join("dangling")).unwrap();
-        for path in [
-            "/etc/passwd",
-            "../../x",
-            "etc/passwd",
-            "etc",
-            "dangling",
-            "none/../../../x",
-            "/",
-        ] {
-            assert!(
-                matches!(resolve(&root, &home, path), Err(PathError::Outside)),
-                "{path}"
-            );
+        for path in ["/etc/passwd", "../../x", "etc/passwd", "etc", "dangling", "none/../../../x", "/"] {
+            assert!(matches!(resolve(&root, &home, path), Err(PathError::Outside)), "{path}");
         }
     }
 

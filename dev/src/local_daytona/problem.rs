@@ -34,50 +34,27 @@ impl Problem {
     }
 
     pub(super) fn no_sandbox(id_or_name: &str) -> Self {
-        Self::Control(
-            StatusCode::NOT_FOUND,
-            format!("Sandbox with ID or name {id_or_name} not found"),
-        )
+        Self::Control(StatusCode::NOT_FOUND, format!("Sandbox with ID or name {id_or_name} not found"))
     }
 
     pub(super) fn invalid_body() -> Self {
-        Self::Daemon(
-            StatusCode::BAD_REQUEST,
-            "INVALID_REQUEST_BODY",
-            "invalid request body".to_owned(),
-        )
+        Self::Daemon(StatusCode::BAD_REQUEST, "INVALID_REQUEST_BODY", "invalid request body".to_owned())
     }
 
     pub(super) fn daemon_bad_request(message: impl Into<String>) -> Self {
-        Self::Daemon(
-            StatusCode::BAD_REQUEST,
-            "BAD_REQUEST",
-            format!("bad request: {}", message.into()),
-        )
+        Self::Daemon(StatusCode::BAD_REQUEST, "BAD_REQUEST", format!("bad request: {}", message.into()))
     }
 
     pub(super) fn unauthorized(message: &str) -> Self {
-        Self::Daemon(
-            StatusCode::UNAUTHORIZED,
-            "UNAUTHORIZED",
-            format!("unauthorized: {message}"),
-        )
+        Self::Daemon(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", format!("unauthorized: {message}"))
     }
 
     pub(super) fn no_session() -> Self {
-        Self::Daemon(
-            StatusCode::NOT_FOUND,
-            "NOT_FOUND",
-            "not found: session not found".to_owned(),
-        )
+        Self::Daemon(StatusCode::NOT_FOUND, "NOT_FOUND", "not found: session not found".to_owned())
     }
 
     pub(super) fn no_command() -> Self {
-        Self::Daemon(
-            StatusCode::NOT_FOUND,
-            "NOT_FOUND",
-            "not found: command not found".to_owned(),
-        )
+        Self::Daemon(StatusCode::NOT_FOUND, "NOT_FOUND", "not found: command not found".to_owned())
     }
 
     /// The whole answer. `path` is the one the answering part saw.
@@ -106,12 +83,7 @@ impl Problem {
             ),
             Self::Empty(status) => return status.into_response(),
         };
-        (
-            status,
-            [(header::CONTENT_TYPE, "application/json")],
-            Body::from(body.to_string()),
-        )
-            .into_response()
+        (status, [(header::CONTENT_TYPE, "application/json")], Body::from(body.to_string())).into_response()
     }
 }
 

@@ -42,11 +42,7 @@ pub(super) struct Processes {
 impl Processes {
     pub(super) fn new() -> io::Result<Self> {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-        Ok(Self {
-            nonce: uuid::Uuid::new_v4().to_string(),
-            awaited: Mutex::default(),
-            homes: Mutex::default(),
-        })
+        Ok(Self { nonce: uuid::Uuid::new_v4().to_string(), awaited: Mutex::default(), homes: Mutex::default() })
     }
 
     pub(super) fn add_home(&self, sandbox: &str, dir: &Path) {
@@ -66,10 +62,7 @@ impl Processes {
         // Held over the start: an orphan hunt must not see the child before it is noted.
         let mut awaited = lock(&self.awaited);
         let child = command.spawn()?;
-        let pid = child
-            .id()
-            .and_then(|pid| i32::try_from(pid).ok())
-            .unwrap_or_default();
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
         awaited.insert(pid);
         let process = read_stat(pid).ok_or_else(|| io::Error::other("the child is not in /proc"))?;
         Ok((child, process))
@@ -83,10 +76,7 @@ impl Processes {
     pub(super) fn reap(&self) {
         let own = own_pid();
         let awaited = lock(&self.awaited);
-        for orphan in all()
-            .iter()
-            .filter(|process| process.zombie && process.parent == own)
-        {
+        for orphan in all().iter().filter(|process| process.zombie && process.parent == own) {
             if !awaited.contains(&orphan.pid) {
                 let _ = rustix::process::waitpid(Pid::from_raw(orphan.pid), WaitOptions::NOHANG);
             }
@@ -133,11 +123,9 @@ impl Processes {
     fn marked(&self, pid: i32) -> Option<String> {
         let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
         let prefix = format!("{MARKER}={}.", self.nonce);
-        environment.split(|byte| *byte == 0).find_map(|entry| {
-            entry
-                .strip_prefix(prefix.as_bytes())
-                .map(|id| String::from_utf8_lossy(id).into_owned())
-        })
+        environment
+            .split(|byte| *byte == 0)
+            .find_map(|entry| entry.strip_prefix(prefix.as_bytes()).map(|id| String::from_utf8_lossy(id).into_owned()))
     }
 }
 
@@ -145,10 +133,7 @@ impl Processes {
 pub(super) async fn kill_everything() {
     let deadline = Instant::now() + Duration::from_secs(5);
     while Instant::now() < deadline {
-        let left: Vec<_> = descendants(own_pid())
-            .into_iter()
-            .filter(|process| !process.zombie)
-            .collect();
+        let left: Vec<_> = descendants(own_pid()).into_iter().filter(|process| !process.zombie).collect();
         if left.is_empty() {
             return;
         }
@@ -228,10 +213,7 @@ fn descends(pid: i32) -> bool {
 
 fn housed(pid: i32, homes: &BTreeMap<String, PathBuf>) -> Option<String> {
     let cwd = fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
-    homes
-        .iter()
-        .find(|(_, home)| cwd.starts_with(home))
-        .map(|(id, _)| id.clone())
+    homes.iter().find(|(_, home)| cwd.starts_with(home)).map(|(id, _)| id.clone())
 }
 
 fn own_pid() -> i32 {
@@ -242,11 +224,7 @@ fn all() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
-    entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter_map(read_stat)
-        .collect()
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(read_stat).collect()
 }
 
 fn read_stat(pid: i32) -> Option<Process> {

@@ -61,11 +61,7 @@ impl Create {
         if self.build_info.is_none() && resources.iter().any(Option::is_some) {
             return refuse("Cannot specify Sandbox resources when using a snapshot");
         }
-        let intervals = [
-            self.auto_stop_interval,
-            self.auto_archive_interval,
-            self.ttl_minutes,
-        ];
+        let intervals = [self.auto_stop_interval, self.auto_archive_interval, self.ttl_minutes];
         if intervals.iter().flatten().any(|minutes| *minutes < 0) {
             return refuse("Interval must be a non-negative integer");
         }
@@ -124,13 +120,7 @@ pub(super) fn archive_interval(minutes: i64) -> i64 {
 
 impl Record {
     /// A sandbox that is on its way to be started.
-    pub(super) fn new(
-        id: String,
-        name: String,
-        given: Create,
-        environment: Environment,
-        now: Moment,
-    ) -> Self {
+    pub(super) fn new(id: String, name: String, given: Create, environment: Environment, now: Moment) -> Self {
         Self {
             id,
             name,
@@ -138,12 +128,7 @@ impl Record {
             auto_archive: archive_interval(given.auto_archive_interval.unwrap_or(10_080)),
             auto_delete: given.auto_delete_interval.unwrap_or(-1),
             ttl_minutes: given.ttl_minutes.unwrap_or(0),
-            state: if given.build_info.is_some() {
-                "pending_build"
-            } else {
-                "creating"
-            }
-            .to_owned(),
+            state: if given.build_info.is_some() { "pending_build" } else { "creating" }.to_owned(),
             desired: STARTED.to_owned(),
             error_reason: None,
             recoverable: None,
@@ -218,12 +203,8 @@ impl Record {
             return None;
         }
         match (self.state.as_str(), self.stopped_at) {
-            (STARTED, _) if self.auto_stop > 0 && reached(self.last_activity, self.auto_stop) => {
-                Some(Due::Stop)
-            }
-            (STOPPED | ARCHIVED, Some(since))
-                if self.auto_delete >= 0 && reached(since, self.auto_delete) =>
-            {
+            (STARTED, _) if self.auto_stop > 0 && reached(self.last_activity, self.auto_stop) => Some(Due::Stop),
+            (STOPPED | ARCHIVED, Some(since)) if self.auto_delete >= 0 && reached(since, self.auto_delete) => {
                 Some(Due::Destroy)
             }
             (STOPPED, Some(since)) if reached(since, self.archive_after()) => Some(Due::Archive),
@@ -232,11 +213,7 @@ impl Record {
     }
 
     fn archive_after(&self) -> i64 {
-        if self.auto_archive == 0 {
-            LONGEST_ARCHIVE_INTERVAL
-        } else {
-            self.auto_archive
-        }
+        if self.auto_archive == 0 { LONGEST_ARCHIVE_INTERVAL } else { self.auto_archive }
     }
 
     /// The whole object, in the shape of the newest clients.

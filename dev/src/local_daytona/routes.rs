@@ -32,10 +32,7 @@ const PATTERNS: &[&str] = &[
 /// Finds the pattern of `path`; an unknown path is its own pattern.
 pub(super) fn name(path: &str) -> Route {
     let known = PATTERNS.iter().find_map(|pattern| fit(pattern, path));
-    known.unwrap_or_else(|| Route {
-        pattern: path.to_owned(),
-        ..Route::default()
-    })
+    known.unwrap_or_else(|| Route { pattern: path.to_owned(), ..Route::default() })
 }
 
 fn fit(pattern: &str, path: &str) -> Option<Route> {
@@ -69,35 +66,19 @@ mod tests {
     #[test]
     fn a_path_is_named_by_its_pattern_and_its_objects() {
         let route = name("/toolbox/sb/process/session/s1/command/c1/logs");
+        assert_eq!(route.pattern, "/toolbox/{sandbox}/process/session/{session}/command/{command}/logs");
         assert_eq!(
-            route.pattern,
-            "/toolbox/{sandbox}/process/session/{session}/command/{command}/logs"
-        );
-        assert_eq!(
-            (
-                route.sandbox.as_deref(),
-                route.session.as_deref(),
-                route.command.as_deref()
-            ),
+            (route.sandbox.as_deref(), route.session.as_deref(), route.command.as_deref()),
             (Some("sb"), Some("s1"), Some("c1"))
         );
     }
 
     #[test]
     fn fixed_words_are_preferred_and_kept() {
-        assert_eq!(
-            name("/toolbox/sb/process/session").pattern,
-            "/toolbox/{sandbox}/process/session"
-        );
-        assert_eq!(
-            name("/toolbox/sb/process/execute").pattern,
-            "/toolbox/{sandbox}/process/execute"
-        );
+        assert_eq!(name("/toolbox/sb/process/session").pattern, "/toolbox/{sandbox}/process/session");
+        assert_eq!(name("/toolbox/sb/process/execute").pattern, "/toolbox/{sandbox}/process/execute");
         assert_eq!(name("/api/sandbox/x/stop").pattern, "/api/sandbox/{sandbox}/stop");
-        assert_eq!(
-            name("/api/sandbox/x/autostop/5").pattern,
-            "/api/sandbox/{sandbox}/autostop/{minutes}"
-        );
+        assert_eq!(name("/api/sandbox/x/autostop/5").pattern, "/api/sandbox/{sandbox}/autostop/{minutes}");
         assert_eq!(name("/api/else").pattern, "/api/else");
     }
 }

@@ -60,15 +60,7 @@ impl Rules {
         let mut known = lock(&self.all);
         known.last_id += 1;
         let id = known.last_id;
-        known.rules.push((
-            path,
-            RuleReport {
-                id,
-                rule,
-                matched: 0,
-                fired: 0,
-            },
-        ));
+        known.rules.push((path, RuleReport { id, rule, matched: 0, fired: 0 }));
         Ok(id)
     }
 
@@ -84,18 +76,15 @@ impl Rules {
     }
 
     pub(super) fn reports(&self) -> Vec<RuleReport> {
-        lock(&self.all)
-            .rules
-            .iter()
-            .map(|(_, report)| report.clone())
-            .collect()
+        lock(&self.all).rules.iter().map(|(_, report)| report.clone()).collect()
     }
 
     /// Whether some rule wants to see the body before it can say.
     pub(super) fn need_body(&self, method: &str, path: &str) -> bool {
-        lock(&self.all).rules.iter().any(|(regex, report)| {
-            report.rule.body_contains.is_some() && fits(regex, &report.rule, method, path)
-        })
+        lock(&self.all)
+            .rules
+            .iter()
+            .any(|(regex, report)| report.rule.body_contains.is_some() && fits(regex, &report.rule, method, path))
     }
 
     /// The first rule that acts on this call. Every rule that matches counts it.
@@ -110,11 +99,7 @@ impl Rules {
             if report.matched > report.rule.skip && !spent {
                 report.fired += 1;
                 let action = report.rule.action.clone();
-                return Some(Fault {
-                    rule: report.id,
-                    when: report.rule.when,
-                    action,
-                });
+                return Some(Fault { rule: report.id, when: report.rule.when, action });
             }
         }
         None
@@ -140,10 +125,7 @@ impl Fault {
 }
 
 fn fits(regex: &Regex, rule: &Rule, method: &str, path: &str) -> bool {
-    rule.method
-        .as_deref()
-        .is_none_or(|wanted| wanted.eq_ignore_ascii_case(method))
-        && regex.is_match(path)
+    rule.method.as_deref().is_none_or(|wanted| wanted.eq_ignore_ascii_case(method)) && regex.is_match(path)
 }
 
 fn body_fits(rule: &Rule, body: Option<&[u8]>) -> bool {
@@ -194,12 +176,8 @@ mod tests {
     #[test]
     fn a_rule_skips_fires_and_is_spent() {
         let rules = Rules::default();
-        rules
-            .add(Rule::on("POST", "/api/sandbox").skip(1).times(1).answer(502, ""))
-            .unwrap();
-        let fired: Vec<bool> = (0..3)
-            .map(|_| rules.meet("POST", "/api/sandbox", None).is_some())
-            .collect();
+        rules.add(Rule::on("POST", "/api/sandbox").skip(1).times(1).answer(502, "")).unwrap();
+        let fired: Vec<bool> = (0..3).map(|_| rules.meet("POST", "/api/sandbox", None).is_some()).collect();
         assert_eq!(fired, [false, true, false]);
         assert_eq!((rules.reports()[0].matched, rules.reports()[0].fired), (3, 1));
     }
@@ -215,9 +193,7 @@ mod tests {
     #[test]
     fn a_body_can_be_asked_for() {
         let rules = Rules::default();
-        rules
-            .add(Rule::on("POST", "/x").body_contains("once").hang())
-            .unwrap();
+        rules.add(Rule::on("POST", "/x").body_contains("once").hang()).unwrap();
         assert!(rules.need_body("POST", "/x") && !rules.need_body("POST", "/y"));
         assert!(rules.meet("POST", "/x", Some(b"twice")).is_none());
         assert!(rules.meet("POST", "/x", Some(b"at once")).is_some());
@@ -225,9 +201,6 @@ mod tests {
 
     #[test]
     fn an_action_is_needed() {
-        assert!(matches!(
-            Rules::default().add(Rule::on("GET", "/x")),
-            Err(RuleError::NoAction)
-        ));
+        assert!(matches!(Rules::default().add(Rule::on("GET", "/x")), Err(RuleError::NoAction)));
     }
 }

@@ -66,9 +66,8 @@ pub async fn run(options: Options) -> Result<(), ServerError> {
     }
     let doing = |doing: String| move |source| ServerError::Io { doing, source };
     let dir = directory(&options.dir).map_err(doing(format!("making {}", options.dir.display())))?;
-    let listener = TcpListener::bind(options.listen)
-        .await
-        .map_err(doing(format!("listening on {}", options.listen)))?;
+    let listener =
+        TcpListener::bind(options.listen).await.map_err(doing(format!("listening on {}", options.listen)))?;
     let address = listener.local_addr().map_err(doing("listening".to_owned()))?;
     let origin = format!("http://{address}");
     let (ready_file, until_eof) = (options.ready_file.clone(), options.exit_on_stdin_eof);
@@ -94,15 +93,9 @@ pub async fn run(options: Options) -> Result<(), ServerError> {
 impl Gate {
     fn new(service: &Arc<Service>) -> Self {
         let (calls, rules) = (Arc::new(Calls::default()), Arc::new(Rules::default()));
-        let router = control::router(service)
-            .merge(toolbox::router(service))
-            .merge(admin::router(service, &calls, &rules));
-        Self {
-            service: Arc::clone(service),
-            calls,
-            rules,
-            router,
-        }
+        let router =
+            control::router(service).merge(toolbox::router(service)).merge(admin::router(service, &calls, &rules));
+        Self { service: Arc::clone(service), calls, rules, router }
     }
 
     async fn answer(&self, request: Request<Body>) -> Result<Response, Cut> {
@@ -167,9 +160,7 @@ impl Gate {
             response = problem.respond(method, seen_path(problem, path), self.service.clock.now());
         }
         if path.starts_with("/api/") {
-            response
-                .headers_mut()
-                .insert("X-Daytona-Api-Version", HeaderValue::from_static("0.226.1"));
+            response.headers_mut().insert("X-Daytona-Api-Version", HeaderValue::from_static("0.226.1"));
         }
         response
     }
@@ -178,10 +169,9 @@ impl Gate {
 /// The daemon sees the path without what the proxy takes off.
 fn seen_path<'a>(problem: &Problem, path: &'a str) -> &'a str {
     match problem {
-        Problem::Daemon(..) => path
-            .strip_prefix("/toolbox/")
-            .and_then(|rest| rest.find('/').and_then(|at| rest.get(at..)))
-            .unwrap_or(path),
+        Problem::Daemon(..) => {
+            path.strip_prefix("/toolbox/").and_then(|rest| rest.find('/').and_then(|at| rest.get(at..))).unwrap_or(path)
+        }
         _ => path,
     }
 }
@@ -207,10 +197,7 @@ async fn serve(stream: TcpStream, gate: Arc<Gate>) {
         let gate = Arc::clone(&gate);
         async move { gate.answer(request.map(Body::new)).await }
     });
-    if let Err(error) = http1::Builder::new()
-        .serve_connection(TokioIo::new(stream), answer)
-        .await
-    {
+    if let Err(error) = http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await {
         debug!(%error, "connection ended");
     }
 }

@@ -113,16 +113,10 @@ impl Service {
             }
         }
         let id = Uuid::new_v4().to_string();
-        let name = given
-            .name
-            .clone()
-            .filter(|name| !name.is_empty())
-            .unwrap_or_else(|| id.clone());
+        let name = given.name.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| id.clone());
         let mut records = self.records();
         if records.values().any(|record| record.name == name) {
-            return Err(Problem::conflict(format!(
-                "Sandbox with name {name} already exists"
-            )));
+            return Err(Problem::conflict(format!("Sandbox with name {name} already exists")));
         }
         let environment = Environment::create(
             self.dir.join(&id),
@@ -135,10 +129,7 @@ impl Service {
         .map_err(|error| Problem::bad_request(format!("Sandbox failed to start: {error}")))?;
         let now = self.clock.now();
         let delay = self.settings().create_delay_seconds.unwrap_or(0);
-        let started = Transition {
-            due: now.after(Duration::from_secs(delay)),
-            to: STARTED,
-        };
+        let started = Transition { due: now.after(Duration::from_secs(delay)), to: STARTED };
         let mut record = Record::new(id.clone(), name, given, environment, now);
         record.transition = Some(started);
         // The path through a build always answers before it has ended.
@@ -168,10 +159,7 @@ impl Service {
         let delay = self.settings().start_delay_seconds.unwrap_or(0);
         STARTED.clone_into(&mut record.desired);
         record.updated_at = now;
-        record.transition = Some(Transition {
-            due: now.after(Duration::from_secs(delay)),
-            to: STARTED,
-        });
+        record.transition = Some(Transition { due: now.after(Duration::from_secs(delay)), to: STARTED });
         if delay == 0 {
             self.settle(record, now);
         }
@@ -298,10 +286,7 @@ impl Service {
         let records = self.records();
         let mut reports: Vec<_> = records.values().collect();
         reports.sort_by_key(|record| record.created_at);
-        reports
-            .into_iter()
-            .map(|record| report(record, processes.remove(&record.id)))
-            .collect()
+        reports.into_iter().map(|record| report(record, processes.remove(&record.id))).collect()
     }
 
     fn change(
@@ -319,30 +304,19 @@ impl Service {
 }
 
 /// The sandbox with this id or, while it is not being deleted, this name.
-pub(super) fn find<'a>(
-    records: &'a mut BTreeMap<String, Record>,
-    key: &str,
-) -> Result<&'a mut Record, Problem> {
+pub(super) fn find<'a>(records: &'a mut BTreeMap<String, Record>, key: &str) -> Result<&'a mut Record, Problem> {
     let record = find_any(records, key)?;
-    if record.is_hidden() {
-        Err(Problem::no_sandbox(key))
-    } else {
-        Ok(record)
-    }
+    if record.is_hidden() { Err(Problem::no_sandbox(key)) } else { Ok(record) }
 }
 
-pub(super) fn find_any<'a>(
-    records: &'a mut BTreeMap<String, Record>,
-    key: &str,
-) -> Result<&'a mut Record, Problem> {
+pub(super) fn find_any<'a>(records: &'a mut BTreeMap<String, Record>, key: &str) -> Result<&'a mut Record, Problem> {
     let id = if records.contains_key(key) {
         Some(key.to_owned())
     } else {
         let named = |record: &&Record| record.name == key && record.desired != DESTROYED;
         records.values().find(named).map(|record| record.id.clone())
     };
-    id.and_then(|id| records.get_mut(&id))
-        .ok_or_else(|| Problem::no_sandbox(key))
+    id.and_then(|id| records.get_mut(&id)).ok_or_else(|| Problem::no_sandbox(key))
 }
 
 fn report(record: &Record, processes: Option<Vec<super::processes::Process>>) -> SandboxReport {
@@ -352,11 +326,7 @@ fn report(record: &Record, processes: Option<Vec<super::processes::Process>>) ->
         state: record.shown_state().to_owned(),
         desired_state: record.desired.clone(),
         labels: record.labels().clone(),
-        sessions: record
-            .daemon
-            .as_ref()
-            .map(|daemon| daemon.session_ids())
-            .unwrap_or_default(),
+        sessions: record.daemon.as_ref().map(|daemon| daemon.session_ids()).unwrap_or_default(),
         processes: processes.map_or(0, |processes| processes.len()),
         dir: record.environment.root.clone(),
         auto_stop_interval: record.auto_stop,

@@ -75,9 +75,7 @@ impl Session {
         // Of this session alone: a predecessor that still listens would take words meant for it.
         let status_path = dir.join(format!("status-{}", Uuid::new_v4()));
         make_fifo(&status_path)?;
-        let status = pipe::OpenOptions::new()
-            .read_write(true)
-            .open_receiver(&status_path)?;
+        let status = pipe::OpenOptions::new().read_write(true).open_receiver(&status_path)?;
         let mut command = environment.command(&environment.shell.path);
         let (mut child, shell) = environment.processes.spawn(&mut command)?;
         let input = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -119,11 +117,7 @@ impl Session {
             inside.commands.insert(id, Arc::clone(&command));
             inside.unfinished.push(Arc::clone(&command));
         }
-        let builtin = if self.environment.shell.kind == ShellKind::Dash {
-            "command"
-        } else {
-            "builtin"
-        };
+        let builtin = if self.environment.shell.kind == ShellKind::Dash { "command" } else { "builtin" };
         // As measured, a finished asynchronous command leaves a `sleep` behind in bash and dash.
         let leaks = is_async && self.environment.shell.kind != ShellKind::Zsh;
         let wrapper = command.wrapper(&self.status, builtin, leaks);
@@ -142,20 +136,11 @@ impl Session {
     fn after_death(&self, command: Arc<Command>) -> Result<Arc<Command>, ExecError> {
         let inside = lock(&self.inside);
         // It may be dead before its end was noted.
-        let last = || {
-            inside
-                .unfinished
-                .first()
-                .is_some_and(|first| first.is_async && first.id != command.id)
-        };
+        let last = || inside.unfinished.first().is_some_and(|first| first.is_async && first.id != command.id);
         let in_async_command = inside.dead.map_or_else(last, |death| death.in_async_command);
         let unnoticed = self.environment.shell.kind == ShellKind::Zsh && in_async_command;
         drop(inside);
-        if unnoticed {
-            Ok(command)
-        } else {
-            Err(ExecError::BrokenPipe)
-        }
+        if unnoticed { Ok(command) } else { Err(ExecError::BrokenPipe) }
     }
 
     pub(super) fn command(&self, id: &str) -> Option<Arc<Command>> {
@@ -164,11 +149,7 @@ impl Session {
 
     /// The session with the full text of all its commands, in no particular order.
     pub(super) fn show(&self) -> Value {
-        let commands: Vec<_> = lock(&self.inside)
-            .commands
-            .values()
-            .map(|command| command.show())
-            .collect();
+        let commands: Vec<_> = lock(&self.inside).commands.values().map(|command| command.show()).collect();
         json!({ "sessionId": self.id, "commands": commands })
     }
 
@@ -229,11 +210,7 @@ impl Session {
         let mut exited = false;
         loop {
             // What it said before it ended must be heard first.
-            let patience = if exited {
-                Duration::from_millis(20)
-            } else {
-                Duration::MAX
-            };
+            let patience = if exited { Duration::from_millis(20) } else { Duration::MAX };
             tokio::select! {
                 biased;
                 line = said.next_line() => match line {
@@ -251,9 +228,7 @@ impl Session {
         let _ = fs::remove_file(&self.status);
         let mut inside = lock(&self.inside);
         let current = inside.unfinished.first().map(|command| command.is_async);
-        inside.dead = Some(Death {
-            in_async_command: current.unwrap_or(false),
-        });
+        inside.dead = Some(Death { in_async_command: current.unwrap_or(false) });
         for command in &inside.unfinished {
             command.abandoned();
         }
@@ -280,9 +255,7 @@ impl Session {
                 let session = Arc::clone(self);
                 tokio::spawn(async move {
                     command.ended(number).await;
-                    lock(&session.inside)
-                        .unfinished
-                        .retain(|other| other.id != command.id);
+                    lock(&session.inside).unfinished.retain(|other| other.id != command.id);
                     session.moved.notify_waiters();
                 });
             }
@@ -302,12 +275,6 @@ impl Session {
 
 /// Ids come unchecked, and may hold anything; most are fit for a file name.
 fn directory_name(id: &str) -> String {
-    let plain = id
-        .chars()
-        .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
-    if plain {
-        id.to_owned()
-    } else {
-        format!("x{}", Uuid::new_v4())
-    }
+    let plain = id.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+    if plain { id.to_owned() } else { format!("x{}", Uuid::new_v4()) }
 }

@@ -88,10 +88,7 @@ async fn proxy(
             return Problem::daemon_bad_request(message).into_response();
         }
     };
-    let _open = counts.then(|| Open {
-        service: Arc::clone(&service),
-        sandbox,
-    });
+    let _open = counts.then(|| Open { service: Arc::clone(&service), sandbox });
     request.extensions_mut().insert(Arc::clone(&daemon));
     tokio::select! {
         biased;
@@ -128,11 +125,9 @@ async fn open_session(Extension(daemon): Here, bytes: Bytes) -> Result<Response,
         return Err(Problem::daemon_bad_request("session id entrypoint is reserved"));
     }
     daemon.open_session(&id).map_err(|error| match error {
-        OpenError::Exists => Problem::Daemon(
-            StatusCode::CONFLICT,
-            "CONFLICT",
-            "conflict: session already exists".to_owned(),
-        ),
+        OpenError::Exists => {
+            Problem::Daemon(StatusCode::CONFLICT, "CONFLICT", "conflict: session already exists".to_owned())
+        }
         OpenError::Gone => Problem::Empty(StatusCode::BAD_GATEWAY),
         OpenError::Io(error) => Problem::Unclassified(format!("failed to create session: {error}")),
     })?;
@@ -145,17 +140,11 @@ async fn list_sessions(Extension(daemon): Here) -> Json<Vec<Value>> {
     Json(daemon.show_sessions())
 }
 
-async fn read_session(
-    Extension(daemon): Here,
-    Path((_, id)): Path<(String, String)>,
-) -> Result<Json<Value>, Problem> {
+async fn read_session(Extension(daemon): Here, Path((_, id)): Path<(String, String)>) -> Result<Json<Value>, Problem> {
     Ok(Json(session(&daemon, &id)?.show()))
 }
 
-async fn close_session(
-    Extension(daemon): Here,
-    Path((_, id)): Path<(String, String)>,
-) -> Result<StatusCode, Problem> {
+async fn close_session(Extension(daemon): Here, Path((_, id)): Path<(String, String)>) -> Result<StatusCode, Problem> {
     if id == "entrypoint" || daemon.is_broken(&id) {
         return Err(Problem::daemon_bad_request("cannot delete this session"));
     }
@@ -185,23 +174,16 @@ async fn exec(
         return Err(empty());
     }
     let failed = |why: String| Problem::Unclassified(format!("failed to execute command: {why}"));
-    let session = daemon
-        .session(&id)
-        .ok_or_else(|| failed("not found: session not found".to_owned()))?;
+    let session = daemon.session(&id).ok_or_else(|| failed("not found: session not found".to_owned()))?;
     let is_async = body.run_async || body.old_async;
-    let command = session
-        .exec(&body.command, is_async)
-        .await
-        .map_err(|error| failed(error.to_string()))?;
+    let command = session.exec(&body.command, is_async).await.map_err(|error| failed(error.to_string()))?;
     if is_async {
         let answer = json!({
             "cmdId": command.id, "output": null, "stdout": null, "stderr": null, "exitCode": null,
         });
         return Ok((StatusCode::ACCEPTED, Json(answer)).into_response());
     }
-    let code = outcome(&session, &command)
-        .await
-        .map_err(|error| failed(error.to_string()))?;
+    let code = outcome(&session, &command).await.map_err(|error| failed(error.to_string()))?;
     let log = command.log.read().map_err(|error| failed(error.to_string()))?;
     let (output, stdout, stderr) = match Form::asked(&headers) {
         Form::Stripped => (text(&strip(&log)), Value::Null, Value::Null),
@@ -255,8 +237,7 @@ async fn read_logs(
     Ok(match Form::asked(&headers) {
         Form::Split => {
             let (stdout, stderr) = split(&log);
-            Json(json!({ "output": text(&log), "stdout": text(&stdout), "stderr": text(&stderr) }))
-                .into_response()
+            Json(json!({ "output": text(&log), "stdout": text(&stdout), "stderr": text(&stderr) })).into_response()
         }
         _ if log.is_empty() => Response::new(Body::empty()),
         Form::Raw => plain(log),
@@ -288,11 +269,7 @@ async fn give_input(
         ),
         None => Problem::Unclassified("failed to open input pipe: no such file or directory".to_owned()),
     })?;
-    let line = if body.data.ends_with('\n') {
-        body.data
-    } else {
-        body.data + "\n"
-    };
+    let line = if body.data.ends_with('\n') { body.data } else { body.data + "\n" };
     let failed = |error: std::io::Error| Problem::Unclassified(format!("failed to write input: {error}"));
     let mut rest = line.as_bytes();
     while !rest.is_empty() {
@@ -311,7 +288,5 @@ fn session(daemon: &Daemon, id: &str) -> Result<Arc<Session>, Problem> {
 }
 
 fn find_command(daemon: &Daemon, id: &str, command: &str) -> Result<Arc<Command>, Problem> {
-    session(daemon, id)?
-        .command(command)
-        .ok_or_else(Problem::no_command)
+    session(daemon, id)?.command(command).ok_or_else(Problem::no_command)
 }

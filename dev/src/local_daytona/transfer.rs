@@ -31,49 +31,30 @@ pub(super) fn router() -> Router {
         .route("/files/bulk-download", post(bulk_download))
 }
 
-async fn upload(
-    Extension(daemon): Here,
-    Query(at): Query<At>,
-    request: Request,
-) -> Result<StatusCode, Problem> {
+async fn upload(Extension(daemon): Here, Query(at): Query<At>, request: Request) -> Result<StatusCode, Problem> {
     upload_form(&daemon, &at.path, request).await?;
     Ok(StatusCode::OK)
 }
 
 /// The newer form: a multipart field or the bare content.
-async fn upload_v2(
-    Extension(daemon): Here,
-    Query(at): Query<At>,
-    request: Request,
-) -> Result<Json<Value>, Problem> {
-    let kind = request
-        .headers()
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok());
+async fn upload_v2(Extension(daemon): Here, Query(at): Query<At>, request: Request) -> Result<Json<Value>, Problem> {
+    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     if kind.is_some_and(|kind| kind.starts_with("multipart/")) {
         upload_form(&daemon, &at.path, request).await?;
     } else {
         let path = real_path(&daemon, &at.path)?;
-        let content = Bytes::from_request(request, &())
-            .await
-            .map_err(|_| bad_request())?;
+        let content = Bytes::from_request(request, &()).await.map_err(|_| bad_request())?;
         let mut file = create(&path).await.map_err(|error| refused(&error))?;
         file.write_all(&content).await.map_err(|error| refused(&error))?;
         file.flush().await.map_err(|error| refused(&error))?;
     }
-    let name = Path::new(&at.path)
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
+    let name = Path::new(&at.path).file_name().unwrap_or_default().to_string_lossy().into_owned();
     Ok(Json(json!({ "name": name, "path": at.path, "type": "file" })))
 }
 
 async fn upload_form(daemon: &Arc<Daemon>, path: &str, request: Request) -> Result<(), Problem> {
     let path = real_path(daemon, path)?;
-    let mut form = Multipart::from_request(request, &())
-        .await
-        .map_err(|_| bad_request())?;
+    let mut form = Multipart::from_request(request, &()).await.map_err(|_| bad_request())?;
     while let Some(field) = form.next_field().await.map_err(|_| bad_request())? {
         if field.name() == Some("file") {
             store(&path, field).await.map_err(|_| bad_request())?;
@@ -92,11 +73,7 @@ async fn bulk_upload(Extension(daemon): Here, request: Request) -> Response {
     if errors.is_empty() {
         return Json(json!({ "files": stored })).into_response();
     }
-    (
-        StatusCode::BAD_REQUEST,
-        Json(json!({ "errors": errors, "files": stored })),
-    )
-        .into_response()
+    (StatusCode::BAD_REQUEST, Json(json!({ "errors": errors, "files": stored }))).into_response()
 }
 
 async fn store_all(
@@ -105,9 +82,8 @@ async fn store_all(
     stored: &mut Vec<Value>,
     errors: &mut Vec<String>,
 ) -> Result<(), String> {
-    let mut form = Multipart::from_request(request, &())
-        .await
-        .map_err(|error| format!("invalid multipart: {error}"))?;
+    let mut form =
+        Multipart::from_request(request, &()).await.map_err(|error| format!("invalid multipart: {error}"))?;
     let mut destination: Option<(String, String)> = None;
     while let Some(field) = form.next_field().await.map_err(|error| error.to_string())? {
         let name = field.name().unwrap_or_default().to_owned();
@@ -151,39 +127,22 @@ async fn create(path: &Path) -> std::io::Result<fs::File> {
     fs::File::create(path).await
 }
 
-async fn download(
-    Extension(daemon): Here,
-    Query(at): Query<At>,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
+async fn download(Extension(daemon): Here, Query(at): Query<At>, headers: HeaderMap) -> Result<Response, Problem> {
     let path = real_path(&daemon, &at.path)?;
     let content = read(&path).await.map_err(|error| refused(&error))?;
     let wanted = headers.get(header::RANGE).and_then(|value| value.to_str().ok());
-    let kind = [
-        (header::CONTENT_TYPE, "application/octet-stream"),
-        (header::ACCEPT_RANGES, "bytes"),
-    ];
+    let kind = [(header::CONTENT_TYPE, "application/octet-stream"), (header::ACCEPT_RANGES, "bytes")];
     let total = content.len();
     match wanted.map(|range| part(range, total)) {
         None | Some(Part::Whole) => Ok((kind, Body::from(content)).into_response()),
         Some(Part::Between(first, last)) => {
             let range = format!("bytes {first}-{last}/{total}");
             let body = content.get(first..=last).unwrap_or_default().to_vec();
-            Ok((
-                StatusCode::PARTIAL_CONTENT,
-                kind,
-                [(header::CONTENT_RANGE, range)],
-                body,
-            )
-                .into_response())
+            Ok((StatusCode::PARTIAL_CONTENT, kind, [(header::CONTENT_RANGE, range)], body).into_response())
         }
         Some(Part::Beyond) => {
             let range = format!("bytes */{total}");
-            Ok((
-                StatusCode::RANGE_NOT_SATISFIABLE,
-                [(header::CONTENT_RANGE, range)],
-            )
-                .into_response())
+            Ok((StatusCode::RANGE_NOT_SATISFIABLE, [(header::CONTENT_RANGE, range)]).into_response())
         }
     }
 }
@@ -205,10 +164,7 @@ enum Part {
 
 /// One range; several or malformed ones are ignored, as the standard allows.
 fn part(range: &str, total: usize) -> Part {
-    let Some((first, last)) = range
-        .strip_prefix("bytes=")
-        .and_then(|range| range.split_once('-'))
-    else {
+    let Some((first, last)) = range.strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
         return Part::Whole;
     };
     let end = total.saturating_sub(1);
@@ -220,11 +176,7 @@ fn part(range: &str, total: usize) -> Part {
         (Err(_), Ok(suffix)) if first.is_empty() => (total.saturating_sub(suffix), end),
         _ => return Part::Whole,
     };
-    if first >= total {
-        Part::Beyond
-    } else {
-        Part::Between(first, last)
-    }
+    if first >= total { Part::Beyond } else { Part::Between(first, last) }
 }
 
 #[derive(Deserialize)]
@@ -236,9 +188,7 @@ struct Paths {
 async fn bulk_download(Extension(daemon): Here, bytes: Bytes) -> Result<Response, Problem> {
     let body: Paths = serde_json::from_slice(&bytes).map_err(|_| Problem::invalid_body())?;
     if body.paths.is_empty() {
-        return Err(Problem::daemon_bad_request(
-            "request body must be {paths: [...]} and non-empty",
-        ));
+        return Err(Problem::daemon_bad_request("request body must be {paths: [...]} and non-empty"));
     }
     let mut answer = Vec::new();
     for path in &body.paths {
@@ -272,11 +222,7 @@ async fn content(daemon: &Arc<Daemon>, path: &str) -> Result<Vec<u8>, Value> {
         Err(problem) => Err(problem),
     };
     result.map_err(|problem| {
-        let status = if let Problem::Empty(status) = problem {
-            status
-        } else {
-            StatusCode::BAD_REQUEST
-        };
+        let status = if let Problem::Empty(status) = problem { status } else { StatusCode::BAD_REQUEST };
         let (status, code, message) = missing(status);
         json!({ "statusCode": status, "message": format!("{message}: {path}"), "code": code })
     })

@@ -1,10 +1,5 @@
 //! The local Daytona seen from outside: each behaviour that a client can notice, with real shells.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "all of it is tests"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "all of it is tests")]
 
 mod faults;
 mod files;

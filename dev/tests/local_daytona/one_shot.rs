@@ -10,9 +10,7 @@ use super::support::{Server, until};
 async fn output_is_one_stream_in_true_order() {
     for server in Server::of_each_shell().await {
         let sandbox = server.sandbox().await;
-        let (code, result) = sandbox
-            .execute("echo 1; echo 2 >&2; echo 3; printf 4; exit 9")
-            .await;
+        let (code, result) = sandbox.execute("echo 1; echo 2 >&2; echo 3; printf 4; exit 9").await;
         assert_eq!((code, result.as_str()), (9, "1\n2\n3\n4"));
     }
 }
@@ -26,10 +24,7 @@ async fn a_signal_is_minus_one_and_so_is_a_missing_directory() {
     let answer = sandbox.post("/process/execute", body).await;
     assert_eq!((answer.status, &answer.json()["exitCode"]), (200, &json!(-1)));
     let result = answer.json()["result"].as_str().unwrap().to_owned();
-    assert!(
-        result.starts_with("fork/exec ") && result.ends_with("bash: no such file or directory"),
-        "{result}"
-    );
+    assert!(result.starts_with("fork/exec ") && result.ends_with("bash: no such file or directory"), "{result}");
 }
 
 #[tokio::test]
@@ -53,10 +48,7 @@ async fn directory_and_environment_are_taken() {
         json!({ "command": "true", "envs": { "A=B": "x" } }),
     ] {
         let refused = sandbox.post("/process/execute", body).await;
-        assert_eq!(
-            (refused.status, &refused.json()["code"]),
-            (400, &json!("BAD_REQUEST"))
-        );
+        assert_eq!((refused.status, &refused.json()["code"]), (400, &json!("BAD_REQUEST")));
     }
 }
 
@@ -67,10 +59,7 @@ async fn a_timeout_is_a_408_and_kills() {
     let started = Instant::now();
     let body = json!({ "command": "echo lost; sleep 1000", "timeout": 1 });
     let answer = sandbox.post("/process/execute", body).await;
-    assert_eq!(
-        (answer.status, &answer.json()["code"]),
-        (408, &json!("REQUEST_TIMEOUT"))
-    );
+    assert_eq!((answer.status, &answer.json()["code"]), (408, &json!("REQUEST_TIMEOUT")));
     assert!(started.elapsed() >= Duration::from_secs(1));
     assert_eq!(sandbox.processes().await, 0);
 }
@@ -85,10 +74,7 @@ async fn a_caller_that_leaves_does_not_stop_it() {
         () = until("it waits", there) => {}
     }
     sandbox.execute("echo x >go").await;
-    until("it went on", async || {
-        sandbox.execute("cat proof").await.1 == "done\n"
-    })
-    .await;
+    until("it went on", async || sandbox.execute("cat proof").await.1 == "done\n").await;
 }
 
 #[tokio::test]
@@ -100,12 +86,5 @@ async fn many_run_at_once_and_bytes_pass() {
     futures::future::join_all((0..5).map(|_| sandbox.execute(meet))).await;
     let (_, result) = sandbox.execute("printf 'a\\000b\\377'").await;
     assert_eq!(result, "a\0b\u{fffd}");
-    assert_eq!(
-        sandbox
-            .execute("head -c 3000000 /dev/zero | tr '\\0' x")
-            .await
-            .1
-            .len(),
-        3_000_000
-    );
+    assert_eq!(sandbox.execute("head -c 3000000 /dev/zero | tr '\\0' x").await.1.len(), 3_000_000);
 }

@@ -19,29 +19,14 @@ async fn a_top_level_exit_kills_the_session_for_good() {
         .await;
         assert_eq!(next.status, 500);
         let message = next.json()["message"].as_str().unwrap().to_owned();
-        assert_eq!(
-            message,
-            "failed to execute command: failed to write command: write |1: broken pipe"
-        );
+        assert_eq!(message, "failed to execute command: failed to write command: write |1: broken pipe");
         assert_eq!(next.json()["timestamp"], "0001-01-01T00:00:00Z");
         let record = sandbox.record("s", &fatal).await;
         assert_eq!((record.status, record.json().get("exitCode")), (200, None));
-        until("its output stays readable", async || {
-            sandbox.log("s", &fatal).await == "said\n"
-        })
-        .await;
+        until("its output stays readable", async || sandbox.log("s", &fatal).await == "said\n").await;
         let session = sandbox.get("/process/session/s").await.json();
-        assert!(
-            session["commands"].as_array().unwrap().len() >= 2,
-            "the refused command is listed too"
-        );
-        assert_eq!(
-            sandbox
-                .post("/process/session", json!({ "sessionId": "s" }))
-                .await
-                .status,
-            409
-        );
+        assert!(session["commands"].as_array().unwrap().len() >= 2, "the refused command is listed too");
+        assert_eq!(sandbox.post("/process/session", json!({ "sessionId": "s" })).await.status, 409);
         assert_eq!(sandbox.close("s").await.status, 204);
         assert_eq!(sandbox.get("/process/session/s").await.status, 404);
     }
@@ -57,10 +42,7 @@ async fn deleting_a_session_ends_what_obeys_in_a_tenth_of_a_second() {
         let started = Instant::now();
         assert_eq!(sandbox.close("s").await.status, 204);
         let took = started.elapsed();
-        assert!(
-            took >= Duration::from_millis(100) && took < Duration::from_secs(3),
-            "{took:?}"
-        );
+        assert!(took >= Duration::from_millis(100) && took < Duration::from_secs(3), "{took:?}");
         assert_eq!(sandbox.processes().await, 0);
         assert_eq!(sandbox.get("/process/session/s").await.status, 404);
     }
@@ -94,10 +76,7 @@ async fn a_waiting_exec_is_told_of_the_deletion() {
     let (waiting, closed) = tokio::join!(waiting, closing);
     assert_eq!(closed.status, 204);
     let message = "failed to execute command: bad request: session cancelled";
-    assert_eq!(
-        (waiting.status, waiting.json()["message"].as_str()),
-        (500, Some(message))
-    );
+    assert_eq!((waiting.status, waiting.json()["message"].as_str()), (500, Some(message)));
 }
 
 #[tokio::test]
@@ -106,10 +85,7 @@ async fn finished_asynchronous_commands_leave_a_sleep_until_the_session_ends() {
     let sandbox = server.sandbox().await;
     sandbox.open("s").await;
     let command = sandbox.submit("s", "mkfifo go; cat go").await;
-    until("shell, child and the helper's two run", async || {
-        sandbox.processes().await == 4
-    })
-    .await;
+    until("shell, child and the helper's two run", async || sandbox.processes().await == 4).await;
     sandbox.execute("echo x >go").await;
     sandbox.finished("s", &command).await;
     until("shell and leftover stay", async || sandbox.processes().await == 2).await;
@@ -122,31 +98,15 @@ async fn a_caller_that_leaves_a_deletion_ends_only_its_patience() {
     let server = Server::bash().await;
     let sandbox = server.sandbox().await;
     sandbox.open("s").await;
-    let command = sandbox
-        .submit(
-            "s",
-            "sh -c 'trap \"\" TERM; echo up; while :; do sleep 0.05; done'",
-        )
-        .await;
+    let command = sandbox.submit("s", "sh -c 'trap \"\" TERM; echo up; while :; do sleep 0.05; done'").await;
     until("it runs", async || sandbox.log("s", &command).await == "up\n").await;
     let started = Instant::now();
-    let begun = async || {
-        server
-            .daytona
-            .calls()
-            .await
-            .unwrap()
-            .iter()
-            .any(|call| call.method == "DELETE")
-    };
+    let begun = async || server.daytona.calls().await.unwrap().iter().any(|call| call.method == "DELETE");
     tokio::select! {
         _ = sandbox.close("s") => panic!("it was to take the whole grace of 5 s"),
         () = until("the deletion begins", begun) => {}
     }
-    until("the session is gone", async || {
-        sandbox.get("/process/session/s").await.status == 404
-    })
-    .await;
+    until("the session is gone", async || sandbox.get("/process/session/s").await.status == 404).await;
     assert!(started.elapsed() < Duration::from_secs(4));
     until("nothing is left", async || sandbox.processes().await == 0).await;
 }
@@ -163,10 +123,7 @@ async fn a_session_dies_of_what_kills_its_shell() {
             let session = format!("s{number}");
             sandbox.open(&session).await;
             let command = sandbox.submit(&session, script).await;
-            until(script, async || {
-                sandbox.submission(&session, "true").await.status == 500
-            })
-            .await;
+            until(script, async || sandbox.submission(&session, "true").await.status == 500).await;
             assert_eq!(sandbox.exit_code(&session, &command).await, None, "{script}");
         }
     }
@@ -178,11 +135,7 @@ async fn a_session_survives_what_stays_in_a_child() {
         let sandbox = server.sandbox().await;
         sandbox.open("s").await;
         for (script, code) in [("sh -c 'exit 3'", 3), ("(exit 4)", 4), ("sh -c 'if'", 2)] {
-            assert_eq!(
-                sandbox.exec("s", script).await.json()["exitCode"],
-                code,
-                "{script}"
-            );
+            assert_eq!(sandbox.exec("s", script).await.json()["exitCode"], code, "{script}");
         }
     }
 }

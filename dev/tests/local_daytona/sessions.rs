@@ -16,17 +16,8 @@ async fn a_session_keeps_its_state_and_tells_exit_codes() {
         assert_eq!((first.status, first.json()["exitCode"].as_i64()), (200, Some(7)));
         let second = sandbox.exec("s", "pwd; echo $X $Y").await.json();
         assert_eq!(second["output"], "/\nkept too\n");
-        for (script, code) in [
-            ("return 5", 5),
-            ("nosuchcommand", 127),
-            ("sh -c 'kill -9 $$'", 137),
-            ("true", 0),
-        ] {
-            assert_eq!(
-                sandbox.exec("s", script).await.json()["exitCode"],
-                code,
-                "{script}"
-            );
+        for (script, code) in [("return 5", 5), ("nosuchcommand", 127), ("sh -c 'kill -9 $$'", 137), ("true", 0)] {
+            assert_eq!(sandbox.exec("s", script).await.json()["exitCode"], code, "{script}");
         }
     }
 }
@@ -50,10 +41,7 @@ async fn commands_run_one_after_the_other_in_order() {
         let second = sandbox.submit("s", "echo two >>order").await;
         let third = sandbox.submit("s", "echo three >>order").await;
         assert_eq!(sandbox.exit_code("s", &second).await, None);
-        until("the first waits", async || {
-            sandbox.execute("test -p go").await.0 == 0
-        })
-        .await;
+        until("the first waits", async || sandbox.execute("test -p go").await.0 == 0).await;
         sandbox.execute("echo x >go").await;
         assert_eq!(sandbox.finished("s", &third).await, 0);
         assert_eq!(sandbox.exit_code("s", &first).await, Some(0));
@@ -66,13 +54,8 @@ async fn the_exit_code_waits_for_whoever_holds_the_output() {
     for server in Server::of_each_shell().await {
         let sandbox = server.sandbox().await;
         sandbox.open("s").await;
-        let command = sandbox
-            .submit("s", "mkfifo go; (cat go; echo late) & echo early")
-            .await;
-        until("it has spoken", async || {
-            sandbox.log("s", &command).await == "early\n"
-        })
-        .await;
+        let command = sandbox.submit("s", "mkfifo go; (cat go; echo late) & echo early").await;
+        until("it has spoken", async || sandbox.log("s", &command).await == "early\n").await;
         let queued = sandbox.submit("s", "echo queued").await;
         assert_eq!(sandbox.exit_code("s", &command).await, None);
         sandbox.execute("echo x >go").await;
@@ -89,10 +72,7 @@ async fn a_bare_wait_hangs_and_a_wait_for_a_child_does_not() {
     for server in Server::of_each_shell().await {
         let sandbox = server.sandbox().await;
         sandbox.open("s").await;
-        let fine = sandbox
-            .exec("s", "sleep 0.01 & wait $!; (true & wait); echo through")
-            .await
-            .json();
+        let fine = sandbox.exec("s", "sleep 0.01 & wait $!; (true & wait); echo through").await.json();
         assert_eq!(fine["output"], "through\n");
         let stuck = sandbox.submit("s", "echo before; wait; echo after").await;
         until("it waits", async || sandbox.log("s", &stuck).await == "before\n").await;
@@ -112,43 +92,23 @@ async fn the_form_of_output_follows_the_headers() {
     let command = sandbox.submit("s", "printf out; printf err >&2").await;
     sandbox.finished("s", &command).await;
     let path = format!("/process/session/s/command/{command}/logs");
-    let get =
-        async |name: &str, value: &str| ask(sandbox.request(Method::GET, &path).header(name, value)).await;
+    let get = async |name: &str, value: &str| ask(sandbox.request(Method::GET, &path).header(name, value)).await;
     let plain = sandbox.get(&path).await;
-    assert!(
-        plain.headers["content-type"]
-            .to_str()
-            .unwrap()
-            .starts_with("text/plain")
-    );
-    assert!(
-        ["out\nerr\n", "err\nout\n"].contains(&plain.text().as_str()),
-        "a final newline is added"
-    );
+    assert!(plain.headers["content-type"].to_str().unwrap().starts_with("text/plain"));
+    assert!(["out\nerr\n", "err\nout\n"].contains(&plain.text().as_str()), "a final newline is added");
     let raw = get("X-Daytona-Split-Output", "true").await;
     assert!(raw.text().contains("\x01\x01\x01out\n") && raw.text().contains("\x02\x02\x02err\n"));
     assert_eq!(get("X-Daytona-SDK-Version", "0.100.0").await.bytes, raw.bytes);
     assert_eq!(get("X-Daytona-SDK-Version", "0.26.0").await.bytes, plain.bytes);
     let json = get("X-Daytona-SDK-Version", "0.226.1").await.json();
-    assert_eq!(
-        (&json["stdout"], &json["stderr"]),
-        (&json!("out\n"), &json!("err\n"))
-    );
+    assert_eq!((&json["stdout"], &json["stderr"]), (&json!("out\n"), &json!("err\n")));
     assert_eq!(json["output"], raw.text());
     let exec = sandbox.request(Method::POST, "/process/session/s/exec");
-    let exec = ask(exec
-        .header("X-Daytona-SDK-Version", "0.226.1")
-        .json(&json!({ "command": "echo a" })))
-    .await;
-    assert_eq!(
-        (&exec.json()["stdout"], &exec.json()["output"]),
-        (&json!("a\n"), &json!("\x01\x01\x01a\n"))
-    );
+    let exec = ask(exec.header("X-Daytona-SDK-Version", "0.226.1").json(&json!({ "command": "echo a" }))).await;
+    assert_eq!((&exec.json()["stdout"], &exec.json()["output"]), (&json!("a\n"), &json!("\x01\x01\x01a\n")));
     let silent = sandbox.submit("s", "true").await;
     sandbox.finished("s", &silent).await;
-    let empty = sandbox
-        .get(&format!("/process/session/s/command/{silent}/logs"))
-        .await;
+    let empty = sandbox.get(&format!("/process/session/s/command/{silent}/logs")).await;
     assert!(empty.status == 200 && empty.bytes.is_empty() && !empty.headers.contains_key("content-type"));
 }
 
@@ -158,10 +118,7 @@ async fn what_is_unknown_is_refused_as_measured() {
     let sandbox = server.sandbox().await;
     let get = async |path: &str| {
         let answer = sandbox.get(path).await;
-        (
-            answer.status,
-            answer.json()["message"].as_str().unwrap_or_default().to_owned(),
-        )
+        (answer.status, answer.json()["message"].as_str().unwrap_or_default().to_owned())
     };
     let no_session = (404, "not found: session not found".to_owned());
     assert_eq!(get("/process/session/none").await, no_session);
@@ -169,34 +126,18 @@ async fn what_is_unknown_is_refused_as_measured() {
     assert_eq!(sandbox.close("none").await.status, 404);
     let exec = sandbox.exec("none", "true").await;
     let message = "failed to execute command: not found: session not found";
-    assert_eq!(
-        (exec.status, exec.json()["message"].as_str()),
-        (500, Some(message))
-    );
+    assert_eq!((exec.status, exec.json()["message"].as_str()), (500, Some(message)));
     sandbox.open("s").await;
-    assert_eq!(
-        get("/process/session/s/command/x").await,
-        (404, "not found: command not found".to_owned())
-    );
+    assert_eq!(get("/process/session/s/command/x").await, (404, "not found: command not found".to_owned()));
     for body in [json!({}), json!({ "command": " " }), json!({ "command": 1 })] {
         let refused = sandbox.post("/process/session/s/exec", body).await;
         assert_eq!((refused.status, refused.bytes.len()), (400, 0));
     }
-    for body in [
-        json!({}),
-        json!({ "sessionId": "" }),
-        json!({ "sessionId": "entrypoint" }),
-    ] {
+    for body in [json!({}), json!({ "sessionId": "" }), json!({ "sessionId": "entrypoint" })] {
         assert_eq!(sandbox.post("/process/session", body).await.status, 400);
     }
-    let conflict = sandbox
-        .post("/process/session", json!({ "sessionId": "s" }))
-        .await
-        .json();
-    assert_eq!(
-        (&conflict["code"], &conflict["path"]),
-        (&json!("CONFLICT"), &json!("/process/session"))
-    );
+    let conflict = sandbox.post("/process/session", json!({ "sessionId": "s" })).await.json();
+    assert_eq!((&conflict["code"], &conflict["path"]), (&json!("CONFLICT"), &json!("/process/session")));
     let long = json!({ "sessionId": "x".repeat(256) });
     assert_eq!(sandbox.post("/process/session", long.clone()).await.status, 500);
     assert_eq!(sandbox.post("/process/session", long).await.status, 409);
@@ -211,10 +152,7 @@ async fn input_reaches_an_asynchronous_command_only() {
         assert_eq!(sandbox.exec("s", "cat; echo eof").await.json()["output"], "eof\n");
         let command = sandbox.submit("s", "read line; echo got $line").await;
         let path = format!("/process/session/s/command/{command}/input");
-        until("the input is taken", async || {
-            sandbox.post(&path, json!({ "data": "hello" })).await.status == 204
-        })
-        .await;
+        until("the input is taken", async || sandbox.post(&path, json!({ "data": "hello" })).await.status == 204).await;
         sandbox.finished("s", &command).await;
         assert_eq!(sandbox.post(&path, json!({ "data": "more" })).await.status, 410);
         assert!(sandbox.log("s", &command).await.contains("got hello\n"));
@@ -230,12 +168,7 @@ async fn the_list_shows_every_session_with_its_texts() {
     sandbox.exec("b", "echo 'the whole text'").await;
     let list = sandbox.get("/process/session").await.json();
     assert_eq!(list.as_array().unwrap().len(), 2);
-    let b = list
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|session| session["sessionId"] == "b")
-        .unwrap();
+    let b = list.as_array().unwrap().iter().find(|session| session["sessionId"] == "b").unwrap();
     assert_eq!(b["commands"][0]["command"], "echo 'the whole text'");
     assert_eq!(b["commands"][0]["exitCode"], 0);
 }
@@ -245,23 +178,12 @@ async fn nothing_of_the_hosts_environment_is_seen_and_home_lies_inside() {
     let server = Server::bash().await;
     let sandbox = server.create(json!({ "env": { "GIVEN": "yes" } })).await;
     sandbox.open("s").await;
-    let output = sandbox
-        .exec("s", "env; echo; echo $HOME; echo $TMPDIR; pwd")
-        .await
-        .json();
+    let output = sandbox.exec("s", "env; echo; echo $HOME; echo $TMPDIR; pwd").await.json();
     let output = output["output"].as_str().unwrap();
-    assert!(
-        output.contains("GIVEN=yes\n") && !output.contains("CARGO"),
-        "{output}"
-    );
+    assert!(output.contains("GIVEN=yes\n") && !output.contains("CARGO"), "{output}");
     let dir = sandbox.report().await.unwrap().dir;
     let places: Vec<_> = output.lines().rev().take(3).collect();
-    assert!(
-        places
-            .iter()
-            .all(|place| std::path::Path::new(place).starts_with(&dir)),
-        "{places:?}"
-    );
+    assert!(places.iter().all(|place| std::path::Path::new(place).starts_with(&dir)), "{places:?}");
     assert_eq!(sandbox.get("/work-dir").await.json()["dir"], places[0]);
 }
 

@@ -44,10 +44,7 @@ impl Server {
 
     /// One server for each shell whose behaviour the tests know.
     pub(crate) async fn of_each_shell() -> Vec<Self> {
-        vec![
-            Self::start("bash", |_| {}).await,
-            Self::start("dash", |_| {}).await,
-        ]
+        vec![Self::start("bash", |_| {}).await, Self::start("dash", |_| {}).await]
     }
 
     pub(crate) async fn start(shell: &str, adjust: impl FnOnce(&mut Launch)) -> Self {
@@ -59,10 +56,7 @@ impl Server {
         adjust(&mut launch);
         let mut command = launch.command();
         // Its stdin is a pipe that only we hold: it ends with us, however we end.
-        command
-            .arg("--exit-on-stdin-eof")
-            .stdin(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.arg("--exit-on-stdin-eof").stdin(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let started = Instant::now();
         while !ready.exists() {
@@ -76,17 +70,8 @@ impl Server {
         }
         let base_url = std::fs::read_to_string(&ready).unwrap();
         let daytona = LocalDaytona::connect(&base_url, KEY).unwrap();
-        let http = reqwest::Client::builder()
-            .no_proxy()
-            .timeout(PATIENCE)
-            .build()
-            .unwrap();
-        Self {
-            child,
-            daytona,
-            http,
-            _dir: dir,
-        }
+        let http = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
+        Self { child, daytona, http, _dir: dir }
     }
 
     pub(crate) fn request(&self, method: Method, url: &str) -> RequestBuilder {
@@ -156,27 +141,16 @@ impl Sandbox<'_> {
     }
 
     pub(crate) async fn open(&self, session: &str) {
-        let answer = self
-            .post("/process/session", json!({ "sessionId": session }))
-            .await;
+        let answer = self.post("/process/session", json!({ "sessionId": session })).await;
         assert_eq!(answer.status, 201, "{}", answer.text());
     }
 
     pub(crate) async fn close(&self, session: &str) -> Answer {
-        self.call(
-            Method::DELETE,
-            &format!("/process/session/{session}"),
-            Value::Null,
-        )
-        .await
+        self.call(Method::DELETE, &format!("/process/session/{session}"), Value::Null).await
     }
 
     pub(crate) async fn exec(&self, session: &str, command: &str) -> Answer {
-        self.post(
-            &format!("/process/session/{session}/exec"),
-            json!({ "command": command }),
-        )
-        .await
+        self.post(&format!("/process/session/{session}/exec"), json!({ "command": command })).await
     }
 
     /// Submits a command and says its id.
@@ -192,37 +166,25 @@ impl Sandbox<'_> {
     }
 
     pub(crate) async fn record(&self, session: &str, command: &str) -> Answer {
-        self.get(&format!("/process/session/{session}/command/{command}"))
-            .await
+        self.get(&format!("/process/session/{session}/command/{command}")).await
     }
 
     pub(crate) async fn exit_code(&self, session: &str, command: &str) -> Option<i64> {
-        self.record(session, command)
-            .await
-            .json()
-            .get("exitCode")
-            .and_then(Value::as_i64)
+        self.record(session, command).await.json().get("exitCode").and_then(Value::as_i64)
     }
 
     pub(crate) async fn finished(&self, session: &str, command: &str) -> i64 {
-        eventually("the command has an exit code", async || {
-            self.exit_code(session, command).await
-        })
-        .await
+        eventually("the command has an exit code", async || self.exit_code(session, command).await).await
     }
 
     pub(crate) async fn log(&self, session: &str, command: &str) -> String {
-        self.get(&format!("/process/session/{session}/command/{command}/logs"))
-            .await
-            .text()
+        self.get(&format!("/process/session/{session}/command/{command}/logs")).await.text()
     }
 
     pub(crate) async fn execute(&self, command: &str) -> (i64, String) {
         let answer = self.post("/process/execute", json!({ "command": command })).await;
         let json = answer.json();
-        let result = json["result"]
-            .as_str()
-            .unwrap_or_else(|| panic!("{}", answer.text()));
+        let result = json["result"].as_str().unwrap_or_else(|| panic!("{}", answer.text()));
         (json["exitCode"].as_i64().unwrap(), result.to_owned())
     }
 

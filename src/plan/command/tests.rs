@@ -49,82 +49,42 @@ fn running() -> SandboxCommand {
 }
 
 fn up(session: &str, epoch: u64) -> Sandbox {
-    Sandbox::Up {
-        id: "box".to_owned(),
-        session: session.to_owned(),
-        generation: 2,
-        epoch,
-    }
+    Sandbox::Up { id: "box".to_owned(), session: session.to_owned(), generation: 2, epoch }
 }
 
 fn present(sandbox: Sandbox) -> Lease {
-    Lease::Present {
-        uid: BOUND.to_owned(),
-        sandbox,
-        reason: "Ready".to_owned(),
-        message: "yes".to_owned(),
-    }
+    Lease::Present { uid: BOUND.to_owned(), sandbox, reason: "Ready".to_owned(), message: "yes".to_owned() }
 }
 
 fn terminating(sandbox: Sandbox) -> Lease {
-    Lease::Terminating {
-        uid: BOUND.to_owned(),
-        sandbox,
-    }
+    Lease::Terminating { uid: BOUND.to_owned(), sandbox }
 }
 
 fn seen(lease: Lease) -> Observed {
-    Observed {
-        lease,
-        ahead: 0,
-        sent: Sent::default(),
-    }
+    Observed { lease, ahead: 0, sent: Sent::default() }
 }
 
 fn answered(lease: Lease, answer: Answer) -> Observed {
-    Observed {
-        sent: Sent {
-            answer: Some(answer),
-            epoch: Some(1),
-            ..Sent::default()
-        },
-        ..seen(lease)
-    }
+    Observed { sent: Sent { answer: Some(answer), epoch: Some(1), ..Sent::default() }, ..seen(lease) }
 }
 
 fn done(code: i32, killed: bool) -> Answer {
-    Answer::Done {
-        killed,
-        code,
-        milliseconds: 10,
-        how: How::Full,
-        streams: Streams::default(),
-    }
+    Answer::Done { killed, code, milliseconds: 10, how: How::Full, streams: Streams::default() }
 }
 
 /// State, reason of Succeeded and exit code of the status that is to be written.
 fn written(step: &Step) -> (CommandState, String, Option<i32>) {
-    let Step::Record(status, _) = step else {
-        panic!("nothing is written: {step:?}")
-    };
+    let Step::Record(status, _) = step else { panic!("nothing is written: {step:?}") };
     let succeeded = condition(&status.conditions, "Succeeded").unwrap();
     (status.state.unwrap(), succeeded.reason.clone(), status.exit_code)
 }
 
 fn ends(step: &Step, reason: Reason, exit_code: Option<i32>) {
-    assert_eq!(
-        written(step),
-        (CommandState::Finished, reason.as_str().to_owned(), exit_code),
-        "{step:?}"
-    );
+    assert_eq!(written(step), (CommandState::Finished, reason.as_str().to_owned(), exit_code), "{step:?}");
 }
 
 fn waits(step: &Step, reason: Reason) {
-    assert_eq!(
-        written(step),
-        (CommandState::Queued, reason.as_str().to_owned(), None),
-        "{step:?}"
-    );
+    assert_eq!(written(step), (CommandState::Queued, reason.as_str().to_owned(), None), "{step:?}");
 }
 
 #[test]
@@ -136,40 +96,20 @@ fn a_new_command_says_what_it_waits_for() {
     for sandbox in [Sandbox::Unknown, Sandbox::Down, Sandbox::Lost] {
         waits(&other(present(sandbox)), Reason::WaitingForLease);
     }
-    let behind = Observed {
-        ahead: 3,
-        ..seen(present(up("s", 1)))
-    };
+    let behind = Observed { ahead: 3, ..seen(present(up("s", 1))) };
     let step = decide(&new, &behind, at(0));
     waits(&step, Reason::Queued);
-    let Step::Record(status, Again::After(_)) = step else {
-        panic!()
-    };
+    let Step::Record(status, Again::After(_)) = step else { panic!() };
     assert_eq!((status.queue_position, status.sequence), (Some(4), Some(77)));
-    assert_eq!(
-        status.lease_uid.as_deref(),
-        Some(BOUND),
-        "it is bound whatever the lease's readiness"
-    );
-    assert_eq!(
-        condition(&status.conditions, "Reconciling").unwrap().status,
-        "True"
-    );
+    assert_eq!(status.lease_uid.as_deref(), Some(BOUND), "it is bound whatever the lease's readiness");
+    assert_eq!(condition(&status.conditions, "Reconciling").unwrap().status, "True");
 }
 
 #[test]
 fn nothing_is_written_twice() {
-    let behind = Observed {
-        ahead: 3,
-        ..seen(present(up("s", 1)))
-    };
-    let Step::Record(status, _) = decide(&command(SandboxCommandStatus::default()), &behind, at(0)) else {
-        panic!()
-    };
-    assert!(matches!(
-        decide(&command(*status), &behind, at(500)),
-        Step::Look(_)
-    ));
+    let behind = Observed { ahead: 3, ..seen(present(up("s", 1))) };
+    let Step::Record(status, _) = decide(&command(SandboxCommandStatus::default()), &behind, at(0)) else { panic!() };
+    assert!(matches!(decide(&command(*status), &behind, at(500)), Step::Look(_)));
 }
 
 #[test]
@@ -178,26 +118,14 @@ fn finalizer_and_intent_come_before_the_first_call() {
     let new = command(SandboxCommandStatus::default());
     assert_eq!(decide(&new, &ready, at(0)), Step::AddFinalizer);
     let step = decide(&ours(new), &ready, at(0));
-    let Step::Record(status, Again::AtOnce) = &step else {
-        panic!("{step:?}")
-    };
+    let Step::Record(status, Again::AtOnce) = &step else { panic!("{step:?}") };
     assert_eq!(status.state, Some(CommandState::Running));
     assert_eq!(status.attempts, Some(1));
     assert_eq!(status.sandbox_id.as_deref(), Some("box"));
     let recorded = ours(command((**status).clone()));
-    let fresh = Observed {
-        sent: Sent {
-            fresh: true,
-            ..Sent::default()
-        },
-        ..ready.clone()
-    };
+    let fresh = Observed { sent: Sent { fresh: true, ..Sent::default() }, ..ready.clone() };
     assert_eq!(decide(&recorded, &fresh, at(0)), Step::Submit { epoch: 1 });
-    assert_eq!(
-        decide(&recorded, &ready, at(0)),
-        Step::Wait,
-        "recorded by an earlier controller: look first"
-    );
+    assert_eq!(decide(&recorded, &ready, at(0)), Step::Wait, "recorded by an earlier controller: look first");
 }
 
 #[test]
@@ -216,141 +144,67 @@ fn the_last_word_of_the_sandbox_is_the_outcome() {
 fn what_was_not_seen_is_sent_again_once_per_look_at_the_session() {
     let unseen = |session, epoch| answered(present(up(session, epoch)), Answer::Unseen);
     assert_eq!(decide(&running(), &unseen("session-1", 1), at(5)), Step::Suspect);
-    assert_eq!(
-        decide(&running(), &unseen("session-1", 2), at(5)),
-        Step::Submit { epoch: 2 }
-    );
+    assert_eq!(decide(&running(), &unseen("session-1", 2), at(5)), Step::Submit { epoch: 2 });
     let step = decide(&running(), &unseen("session-2", 2), at(5));
-    let Step::Record(status, Again::AtOnce) = step else {
-        panic!("{step:?}")
-    };
-    assert_eq!(
-        (status.session_id.as_deref(), status.attempts),
-        (Some("session-2"), Some(1))
-    );
+    let Step::Record(status, Again::AtOnce) = step else { panic!("{step:?}") };
+    assert_eq!((status.session_id.as_deref(), status.attempts), (Some("session-2"), Some(1)));
 }
 
 #[test]
 fn time_deletion_and_the_leases_end_stop_it() {
     let ready = || present(up("session-1", 1));
-    assert_eq!(
-        decide(&running(), &seen(ready()), at(60)),
-        Step::Wait,
-        "never before its time"
-    );
+    assert_eq!(decide(&running(), &seen(ready()), at(60)), Step::Wait, "never before its time");
     assert_eq!(decide(&running(), &seen(ready()), at(61)), Step::Kill);
     assert_eq!(decide(&deleted(running()), &seen(ready()), at(5)), Step::Kill);
-    assert_eq!(
-        decide(&running(), &seen(terminating(up("session-1", 1))), at(5)),
-        Step::Kill
-    );
+    assert_eq!(decide(&running(), &seen(terminating(up("session-1", 1))), at(5)), Step::Kill);
 
     let stopped = |command: SandboxCommand, lease, answer| decide(&command, &answered(lease, answer), at(61));
-    ends(
-        &stopped(running(), ready(), done(143, true)),
-        Reason::TimedOut,
-        Some(143),
-    );
-    ends(
-        &stopped(running(), ready(), done(0, false)),
-        Reason::Succeeded,
-        Some(0),
-    );
-    ends(
-        &stopped(running(), ready(), Answer::Fenced),
-        Reason::TimedOut,
-        None,
-    );
-    ends(
-        &stopped(deleted(running()), ready(), done(143, true)),
-        Reason::Cancelled,
-        Some(143),
-    );
-    ends(
-        &stopped(running(), terminating(up("session-1", 1)), done(143, true)),
-        Reason::LeaseEnded,
-        Some(143),
-    );
+    ends(&stopped(running(), ready(), done(143, true)), Reason::TimedOut, Some(143));
+    ends(&stopped(running(), ready(), done(0, false)), Reason::Succeeded, Some(0));
+    ends(&stopped(running(), ready(), Answer::Fenced), Reason::TimedOut, None);
+    ends(&stopped(deleted(running()), ready(), done(143, true)), Reason::Cancelled, Some(143));
+    ends(&stopped(running(), terminating(up("session-1", 1)), done(143, true)), Reason::LeaseEnded, Some(143));
     assert_eq!(stopped(running(), ready(), Answer::Survivors), Step::Kill);
 }
 
 #[test]
 fn not_knowing_decides_nothing() {
     let unknown = || present(Sandbox::Unknown);
-    assert!(matches!(
-        decide(&running(), &seen(unknown()), at(5)),
-        Step::Look(_)
-    ));
+    assert!(matches!(decide(&running(), &seen(unknown()), at(5)), Step::Look(_)));
+    assert!(matches!(decide(&running(), &seen(unknown()), at(500)), Step::Look(_)), "overdue, but nobody can tell");
+    assert!(matches!(decide(&deleted(running()), &seen(unknown()), at(5)), Step::Look(_)));
     assert!(
-        matches!(decide(&running(), &seen(unknown()), at(500)), Step::Look(_)),
-        "overdue, but nobody can tell"
-    );
-    assert!(matches!(
-        decide(&deleted(running()), &seen(unknown()), at(5)),
-        Step::Look(_)
-    ));
-    assert!(
-        matches!(
-            decide(&running(), &seen(present(Sandbox::Down)), at(5)),
-            Step::Look(_)
-        ),
+        matches!(decide(&running(), &seen(present(Sandbox::Down)), at(5)), Step::Look(_)),
         "it will be started and asked"
     );
-    assert!(matches!(
-        decide(&running(), &seen(terminating(Sandbox::Unknown)), at(5)),
-        Step::Look(_)
-    ));
+    assert!(matches!(decide(&running(), &seen(terminating(Sandbox::Unknown)), at(5)), Step::Look(_)));
 }
 
 #[test]
 fn a_sandbox_that_is_gone_is_the_end() {
-    ends(
-        &decide(&running(), &seen(present(Sandbox::Lost)), at(5)),
-        Reason::SandboxLost,
-        None,
-    );
-    ends(
-        &decide(&running(), &seen(Lease::Missing), at(5)),
-        Reason::LeaseEnded,
-        None,
-    );
+    ends(&decide(&running(), &seen(present(Sandbox::Lost)), at(5)), Reason::SandboxLost, None);
+    ends(&decide(&running(), &seen(Lease::Missing), at(5)), Reason::LeaseEnded, None);
     let other = Lease::Present {
         uid: "another".to_owned(),
         sandbox: up("x", 1),
         reason: String::new(),
         message: String::new(),
     };
-    ends(
-        &decide(&running(), &seen(other.clone()), at(5)),
-        Reason::LeaseEnded,
-        None,
-    );
-    ends(
-        &decide(&running(), &seen(terminating(Sandbox::Down)), at(5)),
-        Reason::LeaseEnded,
-        None,
-    );
+    ends(&decide(&running(), &seen(other.clone()), at(5)), Reason::LeaseEnded, None);
+    ends(&decide(&running(), &seen(terminating(Sandbox::Down)), at(5)), Reason::LeaseEnded, None);
     let queued = SandboxCommandStatus {
         state: Some(CommandState::Queued),
         lease_uid: Some(BOUND.to_owned()),
         ..SandboxCommandStatus::default()
     };
     for lease in [Lease::Missing, other, terminating(up("s", 1))] {
-        ends(
-            &decide(&command(queued.clone()), &seen(lease), at(5)),
-            Reason::LeaseEnded,
-            None,
-        );
+        ends(&decide(&command(queued.clone()), &seen(lease), at(5)), Reason::LeaseEnded, None);
     }
 }
 
 #[test]
 fn a_finished_command_lets_go_and_then_only_follows_its_generation() {
-    let end = decide(
-        &running(),
-        &answered(present(up("session-1", 1)), done(0, false)),
-        at(5),
-    );
+    let end = decide(&running(), &answered(present(up("session-1", 1)), done(0, false)), at(5));
     let Step::Record(status, _) = end else { panic!() };
     let mut finished = ours(command(*status));
     for lease in [Lease::Missing, present(Sandbox::Lost), present(up("x", 9))] {
@@ -360,32 +214,16 @@ fn a_finished_command_lets_go_and_then_only_follows_its_generation() {
     assert_eq!(decide(&finished, &seen(Lease::Missing), at(900)), Step::Rest);
     finished.metadata.generation = Some(2);
     let before = finished.status.clone().unwrap();
-    let Step::Record(after, _) = decide(&finished, &seen(Lease::Missing), at(900)) else {
-        panic!()
-    };
+    let Step::Record(after, _) = decide(&finished, &seen(Lease::Missing), at(900)) else { panic!() };
     assert!(after.conditions.iter().all(|c| c.observed_generation == Some(2)));
-    assert_eq!(
-        (after.exit_code, &after.completion_time),
-        (before.exit_code, &before.completion_time)
-    );
-    assert_eq!(
-        decide(&deleted(finished), &seen(Lease::Missing), at(900)),
-        Step::Rest,
-        "not ours to let go of"
-    );
+    assert_eq!((after.exit_code, &after.completion_time), (before.exit_code, &before.completion_time));
+    assert_eq!(decide(&deleted(finished), &seen(Lease::Missing), at(900)), Step::Rest, "not ours to let go of");
 }
 
 #[test]
 fn a_command_that_was_never_sent_can_be_deleted_at_once() {
-    let queued = SandboxCommandStatus {
-        state: Some(CommandState::Queued),
-        ..SandboxCommandStatus::default()
-    };
-    let step = decide(
-        &deleted(ours(command(queued.clone()))),
-        &seen(present(up("s", 1))),
-        at(0),
-    );
+    let queued = SandboxCommandStatus { state: Some(CommandState::Queued), ..SandboxCommandStatus::default() };
+    let step = decide(&deleted(ours(command(queued.clone()))), &seen(present(up("s", 1))), at(0));
     assert_eq!(step, Step::RemoveFinalizer);
     assert_eq!(
         decide(&deleted(command(queued)), &seen(present(up("s", 1))), at(0)),

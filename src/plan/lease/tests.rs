@@ -3,9 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
-use crate::api::{
-    CommandGauges, ConnectionStatus, SandboxLeaseSpec, SandboxStatus, SessionStatus, condition,
-};
+use crate::api::{CommandGauges, ConnectionStatus, SandboxLeaseSpec, SandboxStatus, SessionStatus, condition};
 
 const INTERVALS: Intervals = Intervals {
     idle: Duration::from_mins(1),
@@ -47,19 +45,11 @@ fn lease(stage: Stage) -> SandboxLease {
             key_fingerprint: "k".to_owned(),
         });
         let id = (stage >= Created).then(|| "box".to_owned());
-        status.sandbox = Some(SandboxStatus {
-            id,
-            name: "sblease-uid".to_owned(),
-            ..SandboxStatus::default()
-        });
+        status.sandbox = Some(SandboxStatus { id, name: "sblease-uid".to_owned(), ..SandboxStatus::default() });
     }
     if stage >= SessionIntended {
         let creation_time = (stage >= SessionLives).then(|| Time(at(0)));
-        status.session = Some(SessionStatus {
-            id: "uid-1".to_owned(),
-            generation: 1,
-            creation_time,
-        });
+        status.session = Some(SessionStatus { id: "uid-1".to_owned(), generation: 1, creation_time });
     }
     lease.status = Some(status);
     lease
@@ -80,36 +70,19 @@ fn sandbox(state: &str) -> Sandbox {
 }
 
 fn foreign() -> Sandbox {
-    Sandbox {
-        labels: std::collections::BTreeMap::new(),
-        ..sandbox("started")
-    }
+    Sandbox { labels: std::collections::BTreeMap::new(), ..sandbox("started") }
 }
 
 fn error(class: Class) -> Error {
-    Error {
-        operation: "look at the sandbox",
-        class,
-        status: None,
-        message: "x".to_owned(),
-    }
+    Error { operation: "look at the sandbox", class, status: None, message: "x".to_owned() }
 }
 
 fn usable() -> Credentials {
-    Credentials::Usable {
-        api_url: "https://d/".to_owned(),
-        fingerprint: "k".to_owned(),
-    }
+    Credentials::Usable { api_url: "https://d/".to_owned(), fingerprint: "k".to_owned() }
 }
 
 fn seen(remote: Remote) -> Observed {
-    Observed {
-        credentials: usable(),
-        remote,
-        session: Session::NotAsked,
-        needed: false,
-        running: 0,
-    }
+    Observed { credentials: usable(), remote, session: Session::NotAsked, needed: false, running: 0 }
 }
 
 fn present(state: &str) -> Observed {
@@ -117,16 +90,11 @@ fn present(state: &str) -> Observed {
 }
 
 fn absent(seconds: u64) -> Observed {
-    seen(Remote::Absent {
-        since: Duration::from_secs(seconds),
-    })
+    seen(Remote::Absent { since: Duration::from_secs(seconds) })
 }
 
 fn with(session: Session) -> Observed {
-    Observed {
-        session,
-        ..present("started")
-    }
+    Observed { session, ..present("started") }
 }
 
 fn step(lease: &SandboxLease, observed: &Observed) -> Step {
@@ -143,30 +111,16 @@ fn ready(lease: &SandboxLease, observed: &Observed) -> (String, String, Vec<Stri
     let all = told(lease, observed).conditions;
     let ready = condition(&all, "Ready").unwrap_or_else(|| panic!("no Ready: {all:#?}"));
     let abnormal = ["Reconciling", "Stalled", "CleanupBlocked"];
-    let abnormal = abnormal
-        .iter()
-        .filter(|t| condition(&all, t).is_some())
-        .map(|t| (*t).to_owned())
-        .collect();
+    let abnormal = abnormal.iter().filter(|t| condition(&all, t).is_some()).map(|t| (*t).to_owned()).collect();
     (ready.status.clone(), ready.reason.clone(), abnormal)
 }
 
 fn waits(lease: &SandboxLease, observed: &Observed, reason: &str) {
-    assert_eq!(
-        ready(lease, observed),
-        (
-            "False".to_owned(),
-            reason.to_owned(),
-            vec!["Reconciling".to_owned()]
-        )
-    );
+    assert_eq!(ready(lease, observed), ("False".to_owned(), reason.to_owned(), vec!["Reconciling".to_owned()]));
 }
 
 fn stalls(lease: &SandboxLease, observed: &Observed, reason: &str) {
-    assert_eq!(
-        ready(lease, observed),
-        ("False".to_owned(), reason.to_owned(), vec!["Stalled".to_owned()])
-    );
+    assert_eq!(ready(lease, observed), ("False".to_owned(), reason.to_owned(), vec!["Stalled".to_owned()]));
     assert_eq!(step(lease, observed), Step::Rest);
 }
 
@@ -181,35 +135,20 @@ fn each_step_is_recorded_before_it_is_made() {
     assert_eq!(step(&lease(Intended), &present("creating")), Step::Record);
     let created = told(&lease(Intended), &present("creating"));
     assert_eq!(created.sandbox.unwrap().id.as_deref(), Some("box"));
-    assert_eq!(
-        created.connection.unwrap().organization_id.as_deref(),
-        Some("org")
-    );
+    assert_eq!(created.connection.unwrap().organization_id.as_deref(), Some("org"));
     assert_eq!(step(&lease(Created), &present("creating")), Step::Rest);
     assert_eq!(step(&lease(Created), &present("started")), Step::Record);
-    assert_eq!(
-        told(&lease(Created), &present("started")).session.unwrap().id,
-        "uid-1"
-    );
-    assert_eq!(
-        step(&lease(SessionIntended), &with(Session::Absent)),
-        Step::OpenSession
-    );
+    assert_eq!(told(&lease(Created), &present("started")).session.unwrap().id, "uid-1");
+    assert_eq!(step(&lease(SessionIntended), &with(Session::Absent)), Step::OpenSession);
     assert_eq!(
         step(&lease(SessionIntended), &with(Session::Listed)),
         Step::OpenSession,
         "its reply may have been lost"
     );
-    assert_eq!(
-        step(&lease(SessionLives), &with(Session::Listed)),
-        Step::ResumeSession
-    );
+    assert_eq!(step(&lease(SessionLives), &with(Session::Listed)), Step::ResumeSession);
     let serving = with(Session::Serving);
     assert_eq!(step(&lease(SessionLives), &serving), Step::Rest);
-    assert_eq!(
-        ready(&lease(SessionLives), &serving),
-        ("True".to_owned(), "Ready".to_owned(), vec![])
-    );
+    assert_eq!(ready(&lease(SessionLives), &serving), ("True".to_owned(), "Ready".to_owned(), vec![]));
 }
 
 #[test]
@@ -217,10 +156,7 @@ fn a_session_that_has_lived_is_never_opened_again_under_its_id() {
     for session in [Session::Absent, Session::Dead] {
         assert_eq!(step(&lease(SessionLives), &with(session.clone())), Step::Record);
         let renewed = told(&lease(SessionLives), &with(session)).session.unwrap();
-        assert_eq!(
-            (renewed.id.as_str(), renewed.generation, renewed.creation_time),
-            ("uid-2", 2, None)
-        );
+        assert_eq!((renewed.id.as_str(), renewed.generation, renewed.creation_time), ("uid-2", 2, None));
     }
 }
 
@@ -249,10 +185,7 @@ fn not_knowing_decides_nothing() {
                 );
             }
             let unproven = seen(Remote::Unproven);
-            assert!(matches!(
-                step(&lease, &unproven),
-                Step::Rest | Step::RemoveFinalizer
-            ));
+            assert!(matches!(step(&lease, &unproven), Step::Rest | Step::RemoveFinalizer));
             if stage >= Intended {
                 assert_eq!(step(&lease, &unproven), Step::Rest);
                 let keyless = Observed {
@@ -271,19 +204,9 @@ fn what_is_not_ours_is_left_alone() {
     let observed = seen(Remote::Present(foreign()));
     stalls(&lease(Intended), &observed, "NameConflict");
     stalls(&lease(SessionLives), &observed, "NameConflict");
-    assert_eq!(
-        step(&deleted(Intended), &observed),
-        Step::RemoveFinalizer,
-        "ours was never made"
-    );
+    assert_eq!(step(&deleted(Intended), &observed), Step::RemoveFinalizer, "ours was never made");
     assert_eq!(step(&deleted(SessionLives), &observed), Step::Rest);
-    assert!(
-        condition(
-            &told(&deleted(SessionLives), &observed).conditions,
-            "CleanupBlocked"
-        )
-        .is_some()
-    );
+    assert!(condition(&told(&deleted(SessionLives), &observed).conditions, "CleanupBlocked").is_some());
 }
 
 #[test]
@@ -291,20 +214,9 @@ fn each_state_of_a_sandbox_has_its_reason() {
     let l = lease(SessionLives);
     for state in ["stopped", "archived", "paused"] {
         let asleep = present(state);
-        assert_eq!(
-            ready(&l, &asleep),
-            ("True".to_owned(), "Asleep".to_owned(), vec![]),
-            "{state}"
-        );
-        assert_eq!(
-            step(&l, &asleep),
-            Step::Rest,
-            "it is not started for its own sake"
-        );
-        let wanted = Observed {
-            needed: true,
-            ..asleep.clone()
-        };
+        assert_eq!(ready(&l, &asleep), ("True".to_owned(), "Asleep".to_owned(), vec![]), "{state}");
+        assert_eq!(step(&l, &asleep), Step::Rest, "it is not started for its own sake");
+        let wanted = Observed { needed: true, ..asleep.clone() };
         assert_eq!(step(&l, &wanted), Step::StartSandbox("box".to_owned()));
         waits(&l, &wanted, "Restoring");
         waits(&l, &Observed { running: 1, ..wanted }, "SandboxStopped");
@@ -317,77 +229,29 @@ fn each_state_of_a_sandbox_has_its_reason() {
     stalls(&l, &present("destroyed"), "SandboxLost");
     stalls(&l, &absent(10), "SandboxLost");
     assert_eq!(step(&l, &absent(9)), Step::Rest);
-    assert!(
-        condition(&told(&l, &absent(9)).conditions, "Ready").is_none(),
-        "one look says nothing"
-    );
+    assert!(condition(&told(&l, &absent(9)).conditions, "Ready").is_none(), "one look says nothing");
 }
 
 #[test]
 fn a_release_goes_from_inside_out_and_only_on_proof() {
-    let busy = Observed {
-        running: 1,
-        ..with(Session::Serving)
-    };
-    assert_eq!(
-        step(&deleted(SessionLives), &busy),
-        Step::Rest,
-        "its commands are ended first"
-    );
-    let restarted = Observed {
-        running: 1,
-        ..with(Session::Listed)
-    };
-    assert_eq!(
-        step(&deleted(SessionLives), &restarted),
-        Step::ResumeSession,
-        "and that needs a way in"
-    );
+    let busy = Observed { running: 1, ..with(Session::Serving) };
+    assert_eq!(step(&deleted(SessionLives), &busy), Step::Rest, "its commands are ended first");
+    let restarted = Observed { running: 1, ..with(Session::Listed) };
+    assert_eq!(step(&deleted(SessionLives), &restarted), Step::ResumeSession, "and that needs a way in");
     let late = decide(&deleted(SessionLives), &busy, &INTERVALS, at(61));
     assert_eq!(late.step, Step::DeleteSession, "but not for ever");
-    assert_eq!(
-        step(&deleted(SessionLives), &with(Session::Listed)),
-        Step::DeleteSession
-    );
-    assert_eq!(
-        step(
-            &deleted(SessionLives),
-            &with(Session::Unknown(error(Class::Unclear)))
-        ),
-        Step::DeleteSession
-    );
+    assert_eq!(step(&deleted(SessionLives), &with(Session::Listed)), Step::DeleteSession);
+    assert_eq!(step(&deleted(SessionLives), &with(Session::Unknown(error(Class::Unclear)))), Step::DeleteSession);
     assert_eq!(step(&deleted(SessionLives), &with(Session::Absent)), Step::Record);
     assert_eq!(told(&deleted(SessionLives), &with(Session::Absent)).session, None);
-    assert_eq!(
-        step(&deleted(Created), &present("started")),
-        Step::DeleteSandbox("box".to_owned())
-    );
-    for state in [
-        "stopped",
-        "archived",
-        "error",
-        "build_failed",
-        "creating",
-        "levitating",
-    ] {
-        assert_eq!(
-            step(&deleted(SessionLives), &present(state)),
-            Step::DeleteSandbox("box".to_owned()),
-            "{state}"
-        );
+    assert_eq!(step(&deleted(Created), &present("started")), Step::DeleteSandbox("box".to_owned()));
+    for state in ["stopped", "archived", "error", "build_failed", "creating", "levitating"] {
+        assert_eq!(step(&deleted(SessionLives), &present(state)), Step::DeleteSandbox("box".to_owned()), "{state}");
     }
     assert_eq!(step(&deleted(Created), &present("destroying")), Step::Rest);
-    assert_eq!(
-        step(&deleted(Created), &absent(0)),
-        Step::RemoveFinalizer,
-        "gone by id"
-    );
+    assert_eq!(step(&deleted(Created), &absent(0)), Step::RemoveFinalizer, "gone by id");
     let failed = seen(Remote::FailedDeletion(sandbox("error")));
-    assert_eq!(
-        step(&deleted(Created), &failed),
-        Step::DeleteSandbox("box".to_owned()),
-        "404 by id, but still listed"
-    );
+    assert_eq!(step(&deleted(Created), &failed), Step::DeleteSandbox("box".to_owned()), "404 by id, but still listed");
     assert!(condition(&told(&deleted(Created), &failed).conditions, "CleanupBlocked").is_some());
 }
 
@@ -395,16 +259,8 @@ fn a_release_goes_from_inside_out_and_only_on_proof() {
 fn a_create_call_under_way_is_waited_for_before_letting_go() {
     assert_eq!(step(&deleted(Intended), &absent(9)), Step::Rest);
     assert_eq!(step(&deleted(Intended), &absent(10)), Step::RemoveFinalizer);
-    assert_eq!(
-        step(&deleted(Intended), &present("creating")),
-        Step::Record,
-        "it has appeared after all"
-    );
-    assert_eq!(
-        step(&deleted(Finalizer), &seen(Remote::NotAsked)),
-        Step::RemoveFinalizer,
-        "nothing was ever intended"
-    );
+    assert_eq!(step(&deleted(Intended), &present("creating")), Step::Record, "it has appeared after all");
+    assert_eq!(step(&deleted(Finalizer), &seen(Remote::NotAsked)), Step::RemoveFinalizer, "nothing was ever intended");
 }
 
 #[test]
@@ -416,14 +272,8 @@ fn a_refused_create_call_tells_why_and_does_not_flap() {
         message: message.to_owned(),
     };
     for (message, reason) in [
-        (
-            "Daytona answered 400: Snapshot x not found. Did you add it through the Dashboard?",
-            "SnapshotNotFound",
-        ),
-        (
-            "Daytona answered 400: Total CPU limit exceeded. Maximum allowed: 4.",
-            "QuotaExceeded",
-        ),
+        ("Daytona answered 400: Snapshot x not found. Did you add it through the Dashboard?", "SnapshotNotFound"),
+        ("Daytona answered 400: Total CPU limit exceeded. Maximum allowed: 4.", "QuotaExceeded"),
         ("Daytona answered 400: No available runners", "InvalidSpec"),
     ] {
         let mut lease = lease(Intended);
@@ -432,23 +282,16 @@ fn a_refused_create_call_tells_why_and_does_not_flap() {
         lease.status = Some(status(&lease, &plan.told, CommandGauges::default(), at(5)));
         let stalled = lease.status.clone().unwrap().conditions;
         assert_eq!(condition(&stalled, "Stalled").unwrap().reason, reason);
-        assert_eq!(
-            step(&lease, &absent(60)),
-            Step::CreateSandbox,
-            "it is tried again"
-        );
+        assert_eq!(step(&lease, &absent(60)), Step::CreateSandbox, "it is tried again");
         assert_eq!(told(&lease, &absent(60)).conditions, stalled, "in silence");
     }
 }
 
 #[test]
 fn a_key_that_cannot_be_used_stalls_and_blocks() {
-    for reason in [
-        Reason::SecretNotFound,
-        Reason::SecretInvalid,
-        Reason::UrlNotAllowed,
-        Reason::ControllerKeyNotAllowed,
-    ] {
+    for reason in
+        [Reason::SecretNotFound, Reason::SecretInvalid, Reason::UrlNotAllowed, Reason::ControllerKeyNotAllowed]
+    {
         let observed = Observed {
             credentials: Credentials::Missing(reason, "because".to_owned()),
             remote: Remote::NotAsked,
@@ -456,35 +299,22 @@ fn a_key_that_cannot_be_used_stalls_and_blocks() {
         };
         stalls(&lease(Finalizer), &observed, reason.as_str());
         assert_eq!(
-            condition(&told(&lease(Finalizer), &observed).conditions, "CredentialsValid")
-                .unwrap()
-                .status,
+            condition(&told(&lease(Finalizer), &observed).conditions, "CredentialsValid").unwrap().status,
             "False"
         );
         let blocked = told(&deleted(Created), &observed).conditions;
-        assert_eq!(
-            condition(&blocked, "CleanupBlocked").unwrap().reason,
-            reason.as_str()
-        );
+        assert_eq!(condition(&blocked, "CleanupBlocked").unwrap().reason, reason.as_str());
     }
 }
 
 #[test]
 fn every_condition_follows_the_generation_on_every_path() {
-    for observed in [
-        present("started"),
-        present("error"),
-        absent(60),
-        seen(Remote::Unknown(error(Class::Unclear))),
-    ] {
+    for observed in [present("started"), present("error"), absent(60), seen(Remote::Unknown(error(Class::Unclear)))] {
         let mut lease = lease(SessionLives);
         lease.status = Some(told(&lease, &observed));
         lease.metadata.generation = Some(2);
         let status = told(&lease, &observed);
         assert_eq!(status.observed_generation, Some(2));
-        assert!(
-            status.conditions.iter().all(|c| c.observed_generation == Some(2)),
-            "{status:#?}"
-        );
+        assert!(status.conditions.iter().all(|c| c.observed_generation == Some(2)), "{status:#?}");
     }
 }

@@ -30,40 +30,18 @@ impl Sandbox {
         let dir = tempfile::tempdir().unwrap();
         let home = dir.path().join("home");
         std::fs::create_dir_all(home.join("work")).unwrap();
-        let workspace = Workspace::new(
-            home.to_str().unwrap(),
-            home.join("work").to_str().unwrap(),
-            "lease",
-        );
-        let session = Self::command(shell, dir.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut sandbox = Self {
-            dir,
-            shell,
-            session,
-            workspace,
-        };
-        assert_eq!(
-            sandbox.execute(&sandbox.workspace.set_up()).trim(),
-            Workspace::SET_UP
-        );
+        let workspace = Workspace::new(home.to_str().unwrap(), home.join("work").to_str().unwrap(), "lease");
+        let session = Self::command(shell, dir.path()).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut sandbox = Self { dir, shell, session, workspace };
+        assert_eq!(sandbox.execute(&sandbox.workspace.set_up()).trim(), Workspace::SET_UP);
         sandbox.feed(&sandbox.workspace.session(SESSION));
-        sandbox.eventually("the session's mark", |s| {
-            s.base().join("session").join(SESSION).exists()
-        });
+        sandbox.eventually("the session's mark", |s| s.base().join("session").join(SESSION).exists());
         sandbox
     }
 
     fn command(shell: &str, dir: &Path) -> Command {
         let mut command = Command::new(shell);
-        command
-            .env_clear()
-            .env("PATH", std::env::var("PATH").unwrap())
-            .env("HOME", dir.join("home"))
-            .current_dir(dir);
+        command.env_clear().env("PATH", std::env::var("PATH").unwrap()).env("HOME", dir.join("home")).current_dir(dir);
         command.stderr(Stdio::null());
         command
     }
@@ -78,11 +56,8 @@ impl Sandbox {
 
     /// As Daytona does it: the text is the standard input of a new shell.
     fn execute(&self, text: &str) -> String {
-        let mut child = Self::command(self.shell, self.dir.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child =
+            Self::command(self.shell, self.dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
         String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
     }
@@ -115,12 +90,7 @@ impl Drop for Sandbox {
 }
 
 fn ended(answer: &Answer) -> (i32, How, String, String) {
-    let Answer::Done {
-        code, how, streams, ..
-    } = answer
-    else {
-        panic!("not done: {answer:?}")
-    };
+    let Answer::Done { code, how, streams, .. } = answer else { panic!("not done: {answer:?}") };
     let text = |s: &Stream| String::from_utf8_lossy(&s.tail).into_owned();
     (*code, *how, text(&streams.stdout), text(&streams.stderr))
 }
@@ -142,12 +112,7 @@ fn a_command_ends_with_its_code_and_its_two_outputs() {
         let work = sandbox.dir.path().join("home/work");
         assert_eq!(
             ended(&answer),
-            (
-                3,
-                How::Full,
-                format!("out\n{}\n", work.display()),
-                "err\n".to_owned()
-            ),
+            (3, How::Full, format!("out\n{}\n", work.display()), "err\n".to_owned()),
             "{}",
             sandbox.shell
         );
@@ -202,9 +167,7 @@ fn the_same_attempt_runs_once_however_often_it_arrives() {
         });
         assert_eq!(ended(&sandbox.wait(&attempt)).2, "once\n");
         assert_eq!(ended(&sandbox.run(2, "cat runs")).2, "x\n", "{}", sandbox.shell);
-        let collected = sandbox
-            .workspace
-            .wait(&attempt, 0, std::slice::from_ref(&attempt.id));
+        let collected = sandbox.workspace.wait(&attempt, 0, std::slice::from_ref(&attempt.id));
         sandbox.execute(&collected);
         assert_eq!(sandbox.wait(&attempt), Answer::Cleared);
         sandbox.execute(&text);
@@ -216,22 +179,15 @@ fn the_same_attempt_runs_once_however_often_it_arrives() {
 fn output_is_exact_whatever_it_is() {
     for_each_shell(|sandbox| {
         let answer = sandbox.run(1, r"printf '\377\376a\000b\342\202'; printf abc >&2");
-        let Answer::Done { streams, .. } = &answer else {
-            panic!("{answer:?}")
-        };
+        let Answer::Done { streams, .. } = &answer else { panic!("{answer:?}") };
         assert_eq!(streams.stdout.tail, b"\xff\xfea\0b\xe2\x82");
         assert_eq!(streams.stderr.tail, b"abc");
         assert_eq!(
             streams.stderr.sha256.as_deref(),
             Some("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
         );
-        let answer = sandbox.run(
-            2,
-            "seq 1 200000; echo early; echo late >/dev/stderr; echo later >/dev/stderr",
-        );
-        let Answer::Done { streams, .. } = &answer else {
-            panic!("{answer:?}")
-        };
+        let answer = sandbox.run(2, "seq 1 200000; echo early; echo late >/dev/stderr; echo later >/dev/stderr");
+        let Answer::Done { streams, .. } = &answer else { panic!("{answer:?}") };
         assert_eq!(streams.stdout.bytes, 1_288_895 + 6);
         assert_eq!(streams.stdout.tail.len(), FETCHED_TAIL);
         assert!(streams.stdout.tail.ends_with(b"\n200000\nearly\n"));
@@ -259,18 +215,13 @@ fn kill_ends_all_that_was_started_and_keeps_the_session() {
         let script = "trap '' TERM; echo begun; (setsid sh -c 'trap \"\" TERM; echo $$ >pid; sleep 300' &) ; sleep 300";
         sandbox.feed(&sandbox.workspace.run(&attempt, script));
         let pid = sandbox.dir.path().join("home/work/pid");
-        sandbox.eventually("the detached child", |_| {
-            std::fs::read_to_string(&pid).is_ok_and(|p| p.ends_with('\n'))
-        });
+        sandbox.eventually("the detached child", |_| std::fs::read_to_string(&pid).is_ok_and(|p| p.ends_with('\n')));
         let text = sandbox.execute(&sandbox.workspace.kill(&attempt, 0));
         let answer = Answer::parse(&attempt, &text).unwrap();
         assert!(matches!(answer, Answer::Done { killed: true, .. }), "{answer:?}");
         let (code, _, out, _) = ended(&answer);
         assert_eq!((code, out.as_str()), (137, "begun\n"), "{text}");
-        assert!(
-            !alive(&std::fs::read_to_string(&pid).unwrap()),
-            "the detached child lives"
-        );
+        assert!(!alive(&std::fs::read_to_string(&pid).unwrap()), "the detached child lives");
         assert_eq!(ended(&sandbox.run(2, "echo alive")).2, "alive\n");
     });
 }
@@ -291,18 +242,12 @@ fn what_was_fenced_never_starts() {
 fn a_runner_that_was_killed_is_told_from_one_that_runs() {
     for_each_shell(|sandbox| {
         let attempt = attempt_in(sandbox, 1);
-        sandbox.feed(
-            &sandbox
-                .workspace
-                .run(&attempt, "echo begun; echo x >>runs; kill -9 $PPID; sleep 300"),
-        );
+        sandbox.feed(&sandbox.workspace.run(&attempt, "echo begun; echo x >>runs; kill -9 $PPID; sleep 300"));
         let guard = sandbox.base().join("guard").join(&attempt.id);
         sandbox.eventually("the runner is dead", |_| {
             std::fs::read_to_string(&guard).is_ok_and(|g| g.split(' ').next().is_some_and(|pid| !alive(pid)))
         });
-        let Answer::Died(streams) = sandbox.wait(&attempt) else {
-            panic!("not died")
-        };
+        let Answer::Died(streams) = sandbox.wait(&attempt) else { panic!("not died") };
         assert_eq!(streams.stdout.tail, b"begun\n");
         sandbox.execute(&sandbox.workspace.kill(&attempt, 0));
         sandbox.feed(&sandbox.workspace.run(&attempt, "echo x >>runs"));
@@ -315,20 +260,14 @@ fn unseen_and_lost_are_two_things() {
     for_each_shell(|sandbox| {
         let attempt = attempt_in(sandbox, 1);
         let ask = sandbox.workspace.wait(&attempt, 0, &[]);
-        assert_eq!(
-            Answer::parse(&attempt, &sandbox.execute(&ask)),
-            Ok(Answer::Unseen)
-        );
+        assert_eq!(Answer::parse(&attempt, &sandbox.execute(&ask)), Ok(Answer::Unseen));
         std::fs::remove_dir_all(sandbox.base()).unwrap();
         sandbox.execute(&sandbox.workspace.set_up());
         assert_eq!(Answer::parse(&attempt, &sandbox.execute(&ask)), Ok(Answer::Lost));
         sandbox.feed(&sandbox.workspace.run(&attempt, "touch ran"));
         sandbox.feed("echo fed >fed");
         sandbox.eventually("the session went on", |s| s.dir.path().join("fed").exists());
-        assert!(
-            !sandbox.dir.path().join("home/work/ran").exists(),
-            "it ran although nobody could know whether it had"
-        );
+        assert!(!sandbox.dir.path().join("home/work/ran").exists(), "it ran although nobody could know whether it had");
     });
 }
 
@@ -346,11 +285,7 @@ fn a_missing_working_directory_is_a_start_that_failed() {
 fn a_script_may_contain_its_own_delimiter_and_be_as_long_as_is_allowed() {
     for_each_shell(|sandbox| {
         let attempt = attempt_in(sandbox, 1);
-        let script = format!(
-            "echo a\n: <<'E'\nDTC-{}\n{}\nE\necho b",
-            attempt.id,
-            "x".repeat(98_000)
-        );
+        let script = format!("echo a\n: <<'E'\nDTC-{}\n{}\nE\necho b", attempt.id, "x".repeat(98_000));
         sandbox.feed(&sandbox.workspace.run(&attempt, &script));
         assert_eq!(ended(&sandbox.wait(&attempt)).2, "a\nb\n");
     });
@@ -360,28 +295,11 @@ fn a_script_may_contain_its_own_delimiter_and_be_as_long_as_is_allowed() {
 fn an_answer_that_is_cut_or_foreign_says_nothing() {
     let attempt = Attempt::new("0b8e9f9e-command", 1, SESSION);
     let good = "dtc1 0b8e9f9e-command-1 done 0 1.00 1.25 full\nstdout 2 - 6f6b\nstderr 0 - \n";
-    assert!(matches!(
-        Answer::parse(&attempt, good),
-        Ok(Answer::Done {
-            milliseconds: 250,
-            ..
-        })
-    ));
+    assert!(matches!(Answer::parse(&attempt, good), Ok(Answer::Done { milliseconds: 250, .. })));
     for end in 0..good.len() - 11 {
-        assert_eq!(
-            Answer::parse(&attempt, good.get(..end).unwrap()),
-            Err(Garbled),
-            "{}",
-            good.get(..end).unwrap()
-        );
+        assert_eq!(Answer::parse(&attempt, good.get(..end).unwrap()), Err(Garbled), "{}", good.get(..end).unwrap());
     }
-    for bad in [
-        "",
-        "ok",
-        "dtc1 0b8e9f9e-command-11 running",
-        "dtc1 other running",
-        "502 Bad Gateway",
-    ] {
+    for bad in ["", "ok", "dtc1 0b8e9f9e-command-11 running", "dtc1 other running", "502 Bad Gateway"] {
         assert_eq!(Answer::parse(&attempt, bad), Err(Garbled), "{bad}");
     }
 }
