@@ -5,8 +5,8 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
-    config::{Config, ControllerKeyFor, InvalidEndpoint, parse_endpoint},
-    daytona::{Endpoint, Key, Timeouts},
+    config::{Config, ControllerKeyFor, InvalidEndpoint, parse_endpoints},
+    daytona::{Key, Timeouts},
     plan::{command::GRACE_SECONDS, lease::Intervals},
 };
 
@@ -40,7 +40,7 @@ pub struct Run {
     pub watch_namespace: Vec<String>,
 
     /// The controller's own Daytona API, for leases that name none, as URL or `URL=TOOLBOX_ORIGIN[,...]`.
-    #[arg(long, env = "DAYTONA_API_URL", default_value = "https://app.daytona.io/api=https://proxy.app.daytona.io")]
+    #[arg(long, env = "DAYTONA_API_URL", default_value = "https://app.daytona.io/api")]
     pub daytona_api_url: String,
 
     /// Another API that leases may name, as URL or `URL=TOOLBOX_ORIGIN[,...]`; may be given several times.
@@ -72,7 +72,7 @@ pub struct Run {
     pub drain_timeout: Duration,
 
     /// How long one call is held that waits for a command's end; more keeps fewer calls, less survives strict proxies.
-    #[arg(long, default_value = "20s", value_parser = duration)]
+    #[arg(long, default_value = "20s", value_parser = seconds)]
     pub command_hold: Duration,
 
     /// How often a running command is looked at when nothing is heard.
@@ -113,9 +113,8 @@ impl Run {
     /// # Errors
     /// When one of them cannot be used.
     pub fn config(&self, key: Option<&str>) -> Result<Config, Invalid> {
-        let own = std::iter::once(&self.daytona_api_url);
-        let allowed: Vec<Endpoint> =
-            own.chain(&self.allow_api_url).map(|e| parse_endpoint(e)).collect::<Result<_, _>>()?;
+        let entries = std::iter::once(&self.daytona_api_url).chain(&self.allow_api_url);
+        let allowed = parse_endpoints(entries.map(String::as_str))?;
         Ok(Config {
             allowed,
             key: key.filter(|k| !k.is_empty()).map(Key::new).transpose().map_err(Invalid::Key)?,
@@ -138,8 +137,20 @@ impl Run {
     }
 }
 
-/// `15m`, `1h30m`, `500ms`.
+/// `15m`, `1h30m`, `500ms`; at least ten milliseconds, for what is done all the time.
 fn duration(text: &str) -> Result<Duration, String> {
+    at_least(Duration::from_millis(10), text)
+}
+
+/// A time that sandboxes count in whole seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    at_least(Duration::from_secs(1), text)
+}
+
+fn at_least(least: Duration, text: &str) -> Result<Duration, String> {
     let parsed: kube::core::Duration = text.parse().map_err(|e| format!("{e}; write for example 90s or 1h30m"))?;
-    if parsed.is_negative() { Err("a duration cannot be negative".to_owned()) } else { Ok(parsed.into()) }
+    if parsed.is_negative() || Duration::from(parsed) < least {
+        return Err(format!("it must be at least {least:?}"));
+    }
+    Ok(parsed.into())
 }

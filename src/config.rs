@@ -66,11 +66,30 @@ fn same(a: &Url, b: &Url) -> bool {
     a.origin() == b.origin() && path(a) == path(b) && b.username().is_empty() && b.password().is_none()
 }
 
-/// Reads an entry of the allow-list.
+/// Where the public service serves the toolboxes of its sandboxes.
+const PUBLIC_TOOLBOX: &str = "https://proxy.app.daytona.io";
+
+fn public_api() -> Option<Url> {
+    Url::parse("https://app.daytona.io/api").ok()
+}
+
+/// Reads the allow-list; the first entry is the controller's own API. Entries for the same API are one.
 ///
 /// # Errors
-/// When it is not a URL that a key may be sent to.
-pub fn parse_endpoint(entry: &str) -> Result<Endpoint, InvalidEndpoint> {
+/// When one of them is not a URL that a key may be sent to.
+pub fn parse_endpoints<'a>(entries: impl IntoIterator<Item = &'a str>) -> Result<Vec<Endpoint>, InvalidEndpoint> {
+    let mut all: Vec<Endpoint> = Vec::new();
+    for entry in entries {
+        let new = parse_endpoint(entry)?;
+        match all.iter_mut().find(|known| same(&known.api_url, &new.api_url)) {
+            Some(known) => known.toolbox_origins.extend(new.toolbox_origins),
+            None => all.push(new),
+        }
+    }
+    Ok(all)
+}
+
+fn parse_endpoint(entry: &str) -> Result<Endpoint, InvalidEndpoint> {
     let invalid = |why| InvalidEndpoint { entry: entry.to_owned(), why };
     let (url, origins) = entry.split_once('=').map_or((entry, None), |(url, origins)| (url, Some(origins)));
     let api_url = safe_url(url).map_err(invalid)?;
@@ -79,6 +98,7 @@ pub fn parse_endpoint(entry: &str) -> Result<Endpoint, InvalidEndpoint> {
             .split(',')
             .map(|origin| safe_url(origin).map(|u| u.origin().ascii_serialization()).map_err(invalid))
             .collect::<Result<_, _>>()?,
+        None if public_api().is_some_and(|public| same(&public, &api_url)) => vec![PUBLIC_TOOLBOX.to_owned()],
         None => vec![api_url.origin().ascii_serialization()],
     };
     Ok(Endpoint { api_url, toolbox_origins })
@@ -113,6 +133,12 @@ mod tests {
         assert_eq!(entry.toolbox_origins, ["https://proxy.app.daytona.io"]);
         let own = parse_endpoint("http://127.0.0.1:3000/api").unwrap();
         assert_eq!(own.toolbox_origins, ["http://127.0.0.1:3000"]);
+        let public = parse_endpoint("https://app.daytona.io/api").unwrap();
+        assert_eq!(public.toolbox_origins, ["https://proxy.app.daytona.io"]);
+        let merged =
+            parse_endpoints(["https://app.daytona.io/api", "https://app.daytona.io/api/=https://eu.example"]).unwrap();
+        assert_eq!(merged.len(), 1);
+        assert_eq!(merged[0].toolbox_origins, ["https://proxy.app.daytona.io", "https://eu.example"]);
         for bad in [
             "",
             "app.daytona.io",

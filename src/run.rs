@@ -1,6 +1,6 @@
 //! Composes client, controllers and server, and ends them together.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::{
     net::TcpListener,
@@ -53,7 +53,11 @@ pub async fn run(arguments: &cli::Run) -> Result<(), Error> {
 
     let scopes: Vec<Scope> = match arguments.watch_namespace.as_slice() {
         [] => vec![Scope { namespace: None }],
-        names => names.iter().map(|n| Scope { namespace: Some(n.clone()) }).collect(),
+        // Each once: two controllers for one namespace would work against each other.
+        names => {
+            let names: BTreeSet<&String> = names.iter().collect();
+            names.into_iter().map(|n| Scope { namespace: Some(n.clone()) }).collect()
+        }
     };
     let readiness = Readiness::after(scopes.len());
     let controllers = scopes.into_iter().map(|scope| {

@@ -89,6 +89,15 @@ pub fn condition<'a>(all: &'a [Condition], type_: &str) -> Option<&'a Condition>
     all.iter().find(|c| c.type_ == type_)
 }
 
+/// What every condition of one status has in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Stamp {
+    /// `metadata.generation` that the status is for.
+    pub generation: Option<i64>,
+    /// The time, in whole seconds.
+    pub now: Timestamp,
+}
+
 /// Puts a condition into the list. `lastTransitionTime` moves only when `status` flips.
 pub fn set_condition(
     all: &mut Vec<Condition>,
@@ -96,16 +105,15 @@ pub fn set_condition(
     truth: Truth,
     reason: &'static str,
     message: &str,
-    generation: Option<i64>,
-    now: Timestamp,
+    stamp: Stamp,
 ) {
     let mut new = Condition {
         type_: type_.to_owned(),
         status: truth.as_str().to_owned(),
         reason: reason.to_owned(),
         message: cut(message, MESSAGE_MAX),
-        observed_generation: generation,
-        last_transition_time: Time(now),
+        observed_generation: stamp.generation,
+        last_transition_time: Time(stamp.now),
     };
     match all.iter_mut().find(|c| c.type_ == new.type_) {
         Some(old) => {
@@ -141,12 +149,13 @@ mod tests {
     #[test]
     fn the_transition_time_moves_only_when_the_status_flips() {
         let at = |s| Timestamp::from_second(s).unwrap();
+        let stamp = |generation, s| Stamp { generation: Some(generation), now: at(s) };
         let mut all = Vec::new();
-        set_condition(&mut all, "Ready", Truth::False, "Provisioning", "a", Some(1), at(1));
-        set_condition(&mut all, "Ready", Truth::False, "Restoring", "b", Some(2), at(2));
+        set_condition(&mut all, "Ready", Truth::False, "Provisioning", "a", stamp(1, 1));
+        set_condition(&mut all, "Ready", Truth::False, "Restoring", "b", stamp(2, 2));
         assert_eq!(all[0].last_transition_time.0, at(1));
         assert_eq!((all[0].reason.as_str(), all[0].observed_generation), ("Restoring", Some(2)));
-        set_condition(&mut all, "Ready", Truth::True, "Ready", "c", Some(2), at(3));
+        set_condition(&mut all, "Ready", Truth::True, "Ready", "c", stamp(2, 3));
         assert_eq!(all[0].last_transition_time.0, at(3));
         assert_eq!(all.len(), 1);
     }

@@ -190,7 +190,7 @@ pub struct ConnectionStatus {
     #[schemars(length(max = 128))]
     pub organization_id: Option<String>,
 
-    /// First twelve hexadecimal digits of the SHA-256 of the API key that last reached the sandbox.
+    /// First 32 hexadecimal digits of the SHA-256 of the API key that last reached the sandbox.
     #[schemars(length(max = 64))]
     pub key_fingerprint: String,
 }

@@ -9,8 +9,8 @@ mod schema;
 
 pub use command::{CommandState, OutputStatus, SandboxCommand, SandboxCommandSpec, SandboxCommandStatus};
 pub use condition::{
-    CommandCondition, CommandReason, Condition, LeaseCondition, LeaseReason, Truth, condition, cut, remove_condition,
-    set_condition,
+    CommandCondition, CommandReason, Condition, LeaseCondition, LeaseReason, Stamp, Truth, condition, cut,
+    remove_condition, set_condition,
 };
 pub use lease::{
     CommandGauges, ConnectionStatus, SandboxLease, SandboxLeaseSpec, SandboxLeaseStatus, SandboxStatus, SessionStatus,

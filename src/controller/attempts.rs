@@ -7,30 +7,34 @@ use std::{
 };
 
 use super::error::Error;
-use crate::{plan::command::Sent, shell::Answer};
+use crate::{
+    plan::command::Sent,
+    shell::{Answer, Attempt},
+};
 
 #[derive(Debug, Default)]
 struct Entry {
+    /// What the rest is about; news of another attempt must not be taken for news of this one.
+    attempt: String,
     sent: Sent,
     waiting: bool,
     failure: Option<Error>,
 }
 
-/// Somebody waits for a command's end; nobody any more when this is dropped, however that comes about.
+/// Somebody waits for an attempt's end; nobody any more when this is dropped, however that comes about.
 pub(super) struct Waiting {
     attempts: Arc<Attempts>,
     command: String,
+    attempt: Attempt,
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if let Some(entry) = self.attempts.entries().get_mut(&self.command) {
-            entry.waiting = false;
-        }
+        self.attempts.change(&self.command, &self.attempt, |entry| entry.waiting = false);
     }
 }
 
-/// Entries by command UID.
+/// Entries by command UID, each about the command's present attempt.
 #[derive(Debug, Default)]
 pub(super) struct Attempts(Mutex<HashMap<String, Entry>>);
 
@@ -39,37 +43,67 @@ impl Attempts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn with<T>(&self, command: &str, change: impl FnOnce(&mut Entry) -> T) -> T {
-        change(self.entries().entry(command.to_owned()).or_default())
+    fn with<T>(&self, command: &str, attempt: &Attempt, change: impl FnOnce(&mut Entry) -> T) -> T {
+        let mut entries = self.entries();
+        let entry = entries.entry(command.to_owned()).or_default();
+        if entry.attempt != attempt.id {
+            *entry = Entry { attempt: attempt.id.clone(), ..Entry::default() };
+        }
+        change(entry)
     }
 
-    pub(super) fn sent(&self, command: &str) -> Sent {
-        self.entries().get(command).map(|e| e.sent.clone()).unwrap_or_default()
+    /// For news that may come when the command was forgotten, or is at its next attempt.
+    fn change(&self, command: &str, attempt: &Attempt, change: impl FnOnce(&mut Entry)) {
+        if let Some(entry) = self.entries().get_mut(command).filter(|entry| entry.attempt == attempt.id) {
+            change(entry);
+        }
+    }
+
+    pub(super) fn sent(&self, command: &str, attempt: &Attempt) -> Sent {
+        let entries = self.entries();
+        let entry = entries.get(command).filter(|entry| entry.attempt == attempt.id);
+        entry.map(|e| e.sent.clone()).unwrap_or_default()
     }
 
     /// This controller has just recorded the intent to send it.
-    pub(super) fn intended(&self, command: &str) {
-        self.with(command, |entry| entry.sent.fresh = true);
+    pub(super) fn intended(&self, command: &str, attempt: &Attempt) {
+        self.with(command, attempt, |entry| entry.sent.fresh = true);
     }
 
-    /// It was sent to the session of this epoch, or may have been.
-    pub(super) fn submitted(&self, command: &str, epoch: u64, command_id: Option<String>) {
-        self.with(command, |entry| {
-            entry.sent = Sent {
-                answer: None,
-                epoch: Some(epoch),
-                command_id: command_id.or_else(|| entry.sent.command_id.take()),
-                fresh: false,
-            };
+    /// It is about to be sent to the session of this epoch: from here on it may have arrived.
+    pub(super) fn sending(&self, command: &str, attempt: &Attempt, epoch: u64) {
+        self.with(command, attempt, |entry| {
+            let old = std::mem::take(&mut entry.sent);
+            let times = if old.epoch == Some(epoch) { old.times + 1 } else { 1 };
+            entry.sent = Sent { epoch: Some(epoch), times, command_id: old.command_id, ..Sent::default() };
         });
     }
 
-    pub(super) fn answered(&self, command: &str, answer: Answer) {
-        self.with(command, |entry| entry.sent.answer = Some(answer));
+    /// Daytona took it, under this id.
+    pub(super) fn accepted(&self, command: &str, attempt: &Attempt, id: Option<String>) {
+        self.change(command, attempt, |entry| {
+            if id.is_some() {
+                entry.sent.command_id = id;
+            }
+        });
     }
 
-    pub(super) fn failed(&self, command: &str, error: Error) {
-        self.with(command, |entry| entry.failure = Some(error));
+    /// Daytona refused the text as such.
+    pub(super) fn refused(&self, command: &str, attempt: &Attempt, why: String) {
+        self.change(command, attempt, |entry| entry.sent.refused = Some(why));
+    }
+
+    pub(super) fn answered(&self, command: &str, attempt: &Attempt, answer: Answer) {
+        self.change(command, attempt, |entry| (entry.sent.answer, entry.sent.killed) = (Some(answer), false));
+    }
+
+    /// The answer of a kill: nothing of the attempt is left.
+    pub(super) fn ended(&self, command: &str, attempt: &Attempt, answer: Answer) {
+        self.with(command, attempt, |entry| (entry.sent.answer, entry.sent.killed) = (Some(answer), true));
+    }
+
+    pub(super) fn failed(&self, command: &str, attempt: &Attempt, error: Error) {
+        self.change(command, attempt, |entry| entry.failure = Some(error));
     }
 
     /// Why the last wait failed; told once.
@@ -78,12 +112,38 @@ impl Attempts {
     }
 
     /// Takes the right to wait for its end, given back on drop. `None`: somebody waits already.
-    pub(super) fn begin_wait(self: &Arc<Self>, command: &str) -> Option<Waiting> {
-        let taken = self.with(command, |entry| std::mem::replace(&mut entry.waiting, true));
-        (!taken).then(|| Waiting { attempts: Arc::clone(self), command: command.to_owned() })
+    pub(super) fn begin_wait(self: &Arc<Self>, command: &str, attempt: &Attempt) -> Option<Waiting> {
+        let taken = self.with(command, attempt, |entry| std::mem::replace(&mut entry.waiting, true));
+        let (attempts, command, attempt) = (Arc::clone(self), command.to_owned(), attempt.clone());
+        (!taken).then_some(Waiting { attempts, command, attempt })
     }
 
     pub(super) fn forget(&self, command: &str) {
         self.entries().remove(command);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_of_another_attempt_is_no_news_of_this_one() {
+        let attempts = Arc::new(Attempts::default());
+        let [first, second] = [1, 2].map(|n| Attempt::new("c", n, "s"));
+        attempts.intended("c", &first);
+        attempts.sending("c", &first, 1);
+        let waiting = attempts.begin_wait("c", &first).unwrap();
+        assert!(attempts.begin_wait("c", &first).is_none(), "two wait for one end");
+        attempts.intended("c", &second);
+        attempts.answered("c", &first, Answer::Fenced);
+        assert_eq!(attempts.sent("c", &second), Sent { fresh: true, ..Sent::default() });
+        let other = attempts.begin_wait("c", &second).unwrap();
+        drop(waiting);
+        assert!(attempts.begin_wait("c", &second).is_none(), "the end of one wait ended another");
+        drop(other);
+        attempts.forget("c");
+        attempts.answered("c", &second, Answer::Running);
+        assert_eq!(attempts.sent("c", &second), Sent::default(), "what was forgotten came back");
     }
 }

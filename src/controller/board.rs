@@ -42,7 +42,8 @@ struct Entry {
     standing: Standing,
     suspect: bool,
     epoch: u64,
-    absent_since: Option<Instant>,
+    seen: Option<(String, Instant)>,
+    leaving: Option<Instant>,
     /// The last client that worked: it outlives the Secret, which goes first when a namespace is deleted.
     client: Option<Arc<Client>>,
     /// Attempts whose outcome is recorded; their files are removed with the next call.
@@ -120,13 +121,25 @@ impl Board {
         self.entries().get(lease).is_some_and(|e| e.suspect)
     }
 
-    /// For how long the sandbox has been seen absent.
-    pub(super) fn absent(&self, lease: &str) -> Duration {
-        self.with(lease, |entry| entry.absent_since.get_or_insert_with(Instant::now).elapsed())
+    /// Notes how the sandbox looks; for how long it has looked so.
+    pub(super) fn since(&self, lease: &str, looks: &str) -> Duration {
+        self.with(lease, |entry| match &entry.seen {
+            Some((same, since)) if same == looks => since.elapsed(),
+            _ => {
+                entry.seen = Some((looks.to_owned(), Instant::now()));
+                Duration::ZERO
+            }
+        })
     }
 
-    pub(super) fn not_absent(&self, lease: &str) {
-        self.with(lease, |entry| entry.absent_since = None);
+    /// Something was done to the sandbox: how it looked before counts no more.
+    pub(super) fn changed(&self, lease: &str) {
+        self.with(lease, |entry| entry.seen = None);
+    }
+
+    /// For how long the lease has been seen leaving. By our own clock: the API server's may differ.
+    pub(super) fn leaving(&self, lease: &str) -> Duration {
+        self.with(lease, |entry| entry.leaving.get_or_insert_with(Instant::now).elapsed())
     }
 
     pub(super) fn keep_client(&self, lease: &str, client: &Arc<Client>) {
@@ -137,8 +150,9 @@ impl Board {
         self.entries().get(lease).and_then(|e| e.client.clone())
     }
 
-    pub(super) fn collected(&self, lease: &str, attempt: String) {
-        self.with(lease, |entry| entry.collected.push(attempt));
+    /// Attempts whose outcome is recorded, or whose files could not be removed after all.
+    pub(super) fn collected(&self, lease: &str, attempts: impl IntoIterator<Item = String>) {
+        self.with(lease, |entry| entry.collected.extend(attempts));
     }
 
     /// The collected attempts, at most as many as fit into one text.

@@ -89,7 +89,7 @@ async fn observe(command: &SandboxCommand, ctx: &Context) -> Result<Observed, Er
     Ok(Observed {
         lease: found.map_or(Lease::Missing, |lease| lease_view(&lease, ctx)),
         ahead: queue::ahead(command, others.iter().map(AsRef::as_ref)),
-        sent: ctx.attempts.sent(&command.uid().unwrap_or_default()),
+        sent: attempt(command).map(|a| ctx.attempts.sent(&a.0, &a.1)).unwrap_or_default(),
     })
 }
 
@@ -109,7 +109,11 @@ async fn act(command: SandboxCommand, step: Step, ctx: &Arc<Context>) -> Result<
     let api = Api::<SandboxCommand>::namespaced(ctx.client.clone(), &command.namespace().unwrap_or_default());
     let uid = command.uid().unwrap_or_default();
     match step {
-        Step::Rest => Ok(Next::Rest),
+        Step::Rest => {
+            // A look at an old copy may have brought it back after it was forgotten.
+            ctx.attempts.forget(&uid);
+            Ok(Next::Rest)
+        }
         Step::Look(wait) => Ok(Next::After(wait)),
         Step::AddFinalizer => {
             Ok(finalizer::add(&api, &command, COMMAND_FINALIZER).await?.map_or(Next::Rest, Next::now))
@@ -123,11 +127,11 @@ async fn act(command: SandboxCommand, step: Step, ctx: &Arc<Context>) -> Result<
         Step::Submit { epoch } => submit(command, epoch, ctx).await,
         Step::Wait => wait(&command, ctx),
         Step::Kill => kill(command, ctx).await,
-        Step::Suspect => {
-            if let (Some(lease), Some(epoch)) = (lease_uid(&command), ctx.attempts.sent(&uid).epoch) {
-                ctx.board.suspect(lease, epoch);
+        Step::Fence => fence(command, ctx).await,
+        Step::Suspect { epoch } => {
+            if lease_uid(&command).is_some_and(|lease| ctx.board.suspect(lease, epoch)) {
+                hint_lease(&command, ctx);
             }
-            hint_lease(&command, ctx);
             Ok(Next::After(Duration::from_secs(10)))
         }
     }
@@ -145,12 +149,15 @@ async fn record(
     let Some(now) = status::apply(api, &command, command.status.as_ref(), new).await? else {
         return Ok(Next::Rest);
     };
-    let uid = command.uid().unwrap_or_default();
     match new.state {
-        Some(CommandState::Running) if new.attempts != old.attempts => ctx.attempts.intended(&uid),
+        Some(CommandState::Running) if new.attempts != old.attempts => {
+            if let Some((uid, attempt)) = attempt(&now) {
+                ctx.attempts.intended(&uid, &attempt);
+            }
+        }
         Some(CommandState::Finished) if old.state != new.state => {
-            if let (Some(lease), Some(attempt)) = (new.lease_uid.as_deref(), attempt(&command)) {
-                ctx.board.collected(lease, attempt.id);
+            if let (Some(lease), Some((_, attempt))) = (new.lease_uid.as_deref(), attempt(&command)) {
+                ctx.board.collected(lease, [attempt.id]);
             }
         }
         _ => {}
@@ -159,8 +166,12 @@ async fn record(
     match again {
         Again::AtOnce => Ok(Next::now(now)),
         Again::After(wait) => {
-            // A lease that sleeps wakes for the first command that waits for it.
-            if new.lease_uid.as_deref().is_some_and(|lease| ctx.board.handle(lease).is_none()) {
+            // A lease that sleeps wakes for a command that comes to wait for it. Only then: a message that changes
+            // with each try of the lease must not make it try again.
+            let asleep = new.lease_uid.as_deref().is_some_and(|lease| ctx.board.handle(lease).is_none());
+            if asleep
+                && (old.lease_uid != new.lease_uid || (old.queue_position != Some(1) && new.queue_position == Some(1)))
+            {
                 hint_lease(&command, ctx);
             }
             Ok(Next::After(wait))
@@ -179,27 +190,31 @@ fn announce(command: &SandboxCommand, old: &SandboxCommandStatus, new: &SandboxC
 }
 
 async fn submit(command: SandboxCommand, epoch: u64, ctx: &Arc<Context>) -> Result<Next, Error> {
-    let uid = command.uid().unwrap_or_default();
-    let (Some(handle), Some(attempt)) = (handle(&command, ctx), attempt(&command)) else {
+    let (Some(handle), Some((uid, attempt))) = (handle(&command, ctx), attempt(&command)) else {
         return Ok(Next::After(Duration::from_secs(1)));
     };
     if handle.epoch != epoch {
         return Ok(Next::now(command));
     }
     let text = handle.workspace.run(&attempt, &command.spec.script);
+    ctx.attempts.sending(&uid, &attempt, epoch);
     match handle.toolbox.submit(&handle.session, &text).await {
         Ok(submitted) => {
-            ctx.attempts.submitted(&uid, epoch, submitted.cmd_id);
+            ctx.attempts.accepted(&uid, &attempt, submitted.cmd_id);
             tracing::info!(attempt = %attempt.id, session = %handle.session, "sent");
             Ok(Next::now(command))
         }
+        // It may have arrived all the same: it is asked about, and sent again only when it was not seen.
         Err(error) => {
-            // It may have arrived: from here on it is asked about, and sent again only when it was not seen.
-            ctx.attempts.submitted(&uid, epoch, None);
-            if error.class == Class::Gone
-                && let Some(lease) = lease_uid(&command)
-            {
-                ctx.board.suspect(lease, epoch);
+            match error.class {
+                Class::Refused => ctx.attempts.refused(&uid, &attempt, error.to_string()),
+                // There is no such session, or its shell is dead.
+                Class::Gone => {
+                    if let Some(lease) = lease_uid(&command) {
+                        ctx.board.suspect(lease, epoch);
+                    }
+                }
+                _ => {}
             }
             hint_lease(&command, ctx);
             Err(error.into())
@@ -214,10 +229,10 @@ fn wait(command: &SandboxCommand, ctx: &Arc<Context>) -> Result<Next, Error> {
         hint_lease(command, ctx);
         return Err(error);
     }
-    let (Some(handle), Some(attempt)) = (handle(command, ctx), attempt(command)) else {
+    let (Some(handle), Some((uid, attempt))) = (handle(command, ctx), attempt(command)) else {
         return Ok(Next::After(Duration::from_secs(1)));
     };
-    if let Some(waiting) = ctx.attempts.begin_wait(&uid) {
+    if let Some(waiting) = ctx.attempts.begin_wait(&uid, &attempt) {
         let task = await_end(command.clone(), handle, attempt, waiting, Arc::clone(ctx)).in_current_span();
         let stop = ctx.stop.clone();
         tokio::spawn(async move { stop.run_until_cancelled(task).await });
@@ -247,17 +262,18 @@ async fn await_end(
             Ok(done) => match Answer::parse(&attempt, &done.result) {
                 Ok(Answer::Running) => tokio::time::sleep_until(asked + WAIT_APART).await,
                 Ok(answer) => {
-                    ctx.attempts.answered(&uid, answer);
+                    ctx.attempts.answered(&uid, &attempt, answer);
                     break;
                 }
                 Err(garbled) => {
                     tracing::debug!(exit = done.exit_code, "the answer is not the runner's");
-                    ctx.attempts.failed(&uid, Error::Sandbox(garbled.to_string()));
+                    ctx.attempts.failed(&uid, &attempt, Error::Sandbox(garbled.to_string()));
                     break;
                 }
             },
             Err(error) => {
-                ctx.attempts.failed(&uid, error.into());
+                ctx.board.collected(lease, collected);
+                ctx.attempts.failed(&uid, &attempt, error.into());
                 break;
             }
         }
@@ -267,35 +283,53 @@ async fn await_end(
     ctx.hint_command(&command);
 }
 
+/// Makes sure that an attempt which nobody has started is not started any more.
+async fn fence(command: SandboxCommand, ctx: &Context) -> Result<Next, Error> {
+    let (Some(handle), Some((uid, attempt))) = (handle(&command, ctx), attempt(&command)) else {
+        return Ok(Next::After(Duration::from_secs(1)));
+    };
+    let text = handle.workspace.fence(&attempt);
+    let done = handle.toolbox.execute("fence the command", &text, Duration::ZERO).await;
+    let done = done.inspect_err(|_| hint_lease(&command, ctx))?;
+    let answer = Answer::parse(&attempt, &done.result).map_err(|garbled| Error::Sandbox(garbled.to_string()))?;
+    ctx.attempts.answered(&uid, &attempt, certain(answer));
+    Ok(Next::now(command))
+}
+
+/// Ends whatever an attempt started, or makes sure that it is not started any more.
 async fn kill(command: SandboxCommand, ctx: &Context) -> Result<Next, Error> {
-    let uid = command.uid().unwrap_or_default();
-    let (Some(handle), Some(attempt)) = (handle(&command, ctx), attempt(&command)) else {
+    let (Some(handle), Some((uid, attempt))) = (handle(&command, ctx), attempt(&command)) else {
         return Ok(Next::After(Duration::from_secs(1)));
     };
     let text = handle.workspace.kill(&attempt, GRACE_SECONDS);
     let held = Duration::from_secs(GRACE_SECONDS + 10);
-    let done =
-        handle.toolbox.execute("end the command", &text, held).await.inspect_err(|_| hint_lease(&command, ctx))?;
-    match Answer::parse(&attempt, &done.result) {
-        Ok(Answer::Survivors | Answer::Running) => {
+    let done = handle.toolbox.execute("end the command", &text, held).await;
+    let done = done.inspect_err(|_| hint_lease(&command, ctx))?;
+    match Answer::parse(&attempt, &done.result).map_err(|garbled| Error::Sandbox(garbled.to_string()))? {
+        Answer::Survivors | Answer::Running => {
             Err(Error::Sandbox("something that the command started could not be ended; it is tried again".to_owned()))
         }
-        // The guard could not be taken although nobody holds it: our files were tampered with.
-        Ok(Answer::Unseen) => {
-            ctx.attempts.answered(&uid, Answer::Lost);
+        answer => {
+            ctx.attempts.ended(&uid, &attempt, certain(answer));
             Ok(Next::now(command))
         }
-        Ok(answer) => {
-            ctx.attempts.answered(&uid, answer);
-            Ok(Next::now(command))
-        }
-        Err(garbled) => Err(Error::Sandbox(garbled.to_string())),
     }
 }
 
-fn attempt(command: &SandboxCommand) -> Option<Attempt> {
-    let status = command.status.as_ref()?;
-    Some(Attempt::new(&command.uid()?, status.attempts?, status.session_id.as_deref()?))
+/// After a fence or a kill the guard is there. If it could not be made although nobody has it, our files were
+/// tampered with.
+fn certain(answer: Answer) -> Answer {
+    match answer {
+        Answer::Unseen => Answer::Lost,
+        answer => answer,
+    }
+}
+
+/// The command's UID and its present attempt, once one is recorded.
+fn attempt(command: &SandboxCommand) -> Option<(String, Attempt)> {
+    let (uid, status) = (command.uid()?, command.status.as_ref()?);
+    let attempt = Attempt::new(&uid, status.attempts?, status.session_id.as_deref()?);
+    Some((uid, attempt))
 }
 
 fn lease_uid(command: &SandboxCommand) -> Option<&str> {

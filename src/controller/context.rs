@@ -69,13 +69,15 @@ impl Context {
             .collect()
     }
 
-    /// Asks for a look at the commands of a lease that can do something with its news: all that wait for it or run.
-    pub(super) fn hint_commands_of(&self, namespace: &str, lease: &str) {
+    /// Asks for a look at the commands of a lease that can do something with its news: those that run or are next, or
+    /// all of them when it ends.
+    pub(super) fn hint_commands_of(&self, namespace: &str, lease: &str, ends: bool) {
         let mut commands = self.commands_of(namespace, lease);
         commands.retain(|c| queue::unfinished(c));
         queue::sort(&mut commands);
-        for command in commands {
-            self.hint_command(&command);
+        let some = if ends { commands.len() } else { HINTED.min(commands.len()) };
+        for command in commands.iter().take(some) {
+            self.hint_command(command);
         }
     }
 }
@@ -84,6 +86,9 @@ impl Context {
 pub(super) fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
     ObjectReference { resource_version: None, ..object.object_ref(&()) }
 }
+
+/// How many commands of a lease look at its news at once; the others say only that they wait, and look now and then.
+const HINTED: usize = 16;
 
 /// How long one reconcile may take. Longer than any single call in it, the held ones apart.
 pub(super) const RECONCILE_LIMIT: Duration = Duration::from_mins(2);

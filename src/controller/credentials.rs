@@ -39,15 +39,14 @@ async fn find(lease: &SandboxLease, ctx: &Context) -> Result<Arc<Client>, Creden
     let namespace = lease.namespace().unwrap_or_default();
     let connection = lease.spec.connection.clone().unwrap_or_default();
     let endpoint = endpoint(lease, ctx)?;
-    let key = match &connection.api_key_secret_ref {
-        Some(secret) => {
-            let text = secret_key(&ctx.client, &namespace, &secret.name, &secret.key).await.map_err(|e| missing(&e))?;
-            Key::new(&text).map_err(|why| {
-                let message = format!("key {:?} of Secret {:?} is no API key: {why}", secret.key, secret.name);
-                Credentials::Missing(Reason::SecretInvalid, message)
-            })?
-        }
-        None => own_key(&namespace, ctx).await?,
+    let key = if let Some(secret) = &connection.api_key_secret_ref {
+        let text = secret_key(&ctx.client, &namespace, &secret.name, &secret.key).await.map_err(|e| missing(&e))?;
+        Key::new(&text).map_err(|why| {
+            let message = format!("key {:?} of Secret {:?} is no API key: {why}", secret.key, secret.name);
+            Credentials::Missing(Reason::SecretInvalid, message)
+        })?
+    } else {
+        own_key(&namespace, endpoint, ctx).await?
     };
     ctx.clients.get(endpoint, &key).map_err(|e| Credentials::Unknown(e.to_string()))
 }
@@ -69,7 +68,16 @@ fn endpoint<'a>(lease: &SandboxLease, ctx: &'a Context) -> Result<&'a Endpoint, 
     }
 }
 
-async fn own_key(namespace: &str, ctx: &Context) -> Result<Key, Credentials> {
+async fn own_key(namespace: &str, endpoint: &Endpoint, ctx: &Context) -> Result<Key, Credentials> {
+    // A recorded URL may be one of other days: the controller's own key goes to its own API only.
+    if ctx.config.allowed.first() != Some(endpoint) {
+        let message = format!(
+            "the sandbox lives at {}, which is no longer the controller's own API, so its own key is not sent there: \
+             set spec.connection.apiKeySecretRef",
+            endpoint.api_url
+        );
+        return Err(Credentials::Missing(Reason::CredentialMismatch, message));
+    }
     let denied = |message: &str| Credentials::Missing(Reason::ControllerKeyNotAllowed, message.to_owned());
     let allowed = match ctx.config.key_for {
         ControllerKeyFor::All => true,

@@ -82,7 +82,7 @@ async fn steps(mut lease: SandboxLease, ctx: &Context) -> Result<Action, Error> 
 
 async fn step(lease: SandboxLease, ctx: &Context) -> Result<Next, Error> {
     let seen = observe(&lease, ctx).await;
-    let plan = plan::decide(&lease, &seen.observed, &ctx.config.intervals, ctx.now());
+    let plan = plan::decide(&lease, &seen.observed, &ctx.config.intervals);
     tracing::debug!(step = ?plan.step, "decided");
     note_standing(&lease, &seen, ctx);
     // What is intended is written before it is done.
@@ -138,7 +138,7 @@ async fn act(lease: &SandboxLease, plan: &Plan, seen: &Seen, ctx: &Context) -> R
         Step::RemoveFinalizer => {
             finalizer::remove(&api, lease, LEASE_FINALIZER).await?;
             ctx.board.forget(&lease.uid().unwrap_or_default());
-            ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any());
+            ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any(), true);
             return Ok(Next::Gone);
         }
         _ => {}
@@ -153,7 +153,12 @@ async fn act(lease: &SandboxLease, plan: &Plan, seen: &Seen, ctx: &Context) -> R
             if live.as_ref().and_then(ResourceExt::resource_version) != lease.resource_version() {
                 return Ok(Next::After(Duration::from_millis(200)));
             }
-            let made = client.create_sandbox(&new_sandbox(lease)).await?;
+            // A look from before the call, or from while it was under way, is no proof of absence after it.
+            let uid = lease.uid().unwrap_or_default();
+            ctx.board.changed(&uid);
+            let made = client.create_sandbox(&new_sandbox(lease)).await;
+            ctx.board.changed(&uid);
+            let made = made?;
             tracing::info!(sandbox = %made.id, "created the sandbox");
             Ok(again())
         }
@@ -253,7 +258,7 @@ fn serve(
         generation: session.generation,
         epoch,
     });
-    ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any());
+    ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any(), false);
 }
 
 async fn set_up(toolbox: &Toolbox, workspace: &Workspace) -> Result<(), Error> {
@@ -296,23 +301,30 @@ fn new_sandbox(lease: &SandboxLease) -> NewSandbox {
 /// Lets the commands know how the sandbox stands.
 fn note_standing(lease: &SandboxLease, seen: &Seen, ctx: &Context) {
     let uid = lease.uid().unwrap_or_default();
+    let sure = seen.observed.since >= ctx.config.intervals.absence;
     let standing = match &seen.observed.remote {
-        Remote::Present(sandbox) if plan::is_ours(lease, sandbox) => match &sandbox.state {
+        Remote::Present(sandbox) => match &sandbox.state {
             State::Started if matches!(seen.observed.session, Session::Serving | Session::Unknown(_)) => {
                 return;
             }
             State::Started | State::Changing(_) | State::Unheard(_) => Standing::Unknown,
             State::Stopped | State::Archived | State::Paused => Standing::Down,
-            State::Failed(_) | State::Destroyed(_) => Standing::Lost,
+            State::Destroyed(_) => Standing::Lost,
+            State::Failed(_) if sure => Standing::Lost,
+            State::Failed(_) => return,
         },
-        Remote::Absent { since } if *since >= ctx.config.intervals.absence => Standing::Lost,
+        Remote::Absent | Remote::FailedDeletion(_) if sure => Standing::Lost,
         // Not known: what was known last stands, and a call will tell.
-        Remote::Present(_) | Remote::Absent { .. } | Remote::Unknown(_) | Remote::Unproven | Remote::NotAsked => return,
-        Remote::FailedDeletion(_) => Standing::Lost,
+        Remote::Absent
+        | Remote::FailedDeletion(_)
+        | Remote::Foreign(_)
+        | Remote::Unknown(_)
+        | Remote::Unproven
+        | Remote::NotAsked => return,
     };
     let down = !matches!(standing, Standing::Unknown);
     if ctx.board.put(&uid, standing) && down {
-        ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any());
+        ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any(), false);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Asks Daytona about a lease's sandbox and session. Changes nothing, save a probe that the session must answer.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use kube::ResourceExt;
 
@@ -9,7 +9,7 @@ use crate::{
     api::{SandboxLease, SandboxLeaseStatus},
     daytona::{Class, Client, Error, Sandbox, State, Toolbox},
     plan::{
-        lease::{Observed, Remote, Session, is_ours, refused, sandbox_name},
+        lease::{Observed, Remote, Session, is_ours, sandbox_name},
         queue,
     },
     shell::Workspace,
@@ -39,22 +39,45 @@ impl Seen {
 }
 
 pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
+    let uid = lease.uid().unwrap_or_default();
+    let leaving = lease.metadata.deletion_timestamp.is_some();
     let (credentials, client) = credentials::resolve(lease, ctx).await;
     let (needed, running) = commands(lease, ctx);
-    let mut observed = Observed { credentials, remote: Remote::NotAsked, session: Session::NotAsked, needed, running };
+    let mut observed = Observed {
+        credentials,
+        remote: Remote::NotAsked,
+        session: Session::NotAsked,
+        needed,
+        running,
+        since: Duration::ZERO,
+        leaving: if leaving { ctx.board.leaving(&uid) } else { Duration::ZERO },
+    };
     if let Some(client) = &client {
-        observed.remote = remote(lease, client, ctx).await;
+        observed.remote = remote(lease, client).await;
+        observed.since = ctx.board.since(&uid, &looks(&observed.remote));
         if let Remote::Present(sandbox) = &observed.remote
             && sandbox.state == State::Started
-            && is_ours(lease, sandbox)
         {
             observed.session = session(lease, client, sandbox, running, ctx).await;
         }
         if !matches!(observed.remote, Remote::Unknown(_) | Remote::Unproven) {
-            ctx.board.keep_client(&lease.uid().unwrap_or_default(), client);
+            ctx.board.keep_client(&uid, client);
         }
     }
     Seen { observed, client }
+}
+
+/// What has to stay the same for a look to confirm the one before.
+fn looks(remote: &Remote) -> String {
+    match remote {
+        Remote::NotAsked => "not asked".to_owned(),
+        Remote::Unknown(_) => "unknown".to_owned(),
+        Remote::Absent => "absent".to_owned(),
+        Remote::Unproven => "unproven".to_owned(),
+        Remote::FailedDeletion(_) => "failed deletion".to_owned(),
+        Remote::Foreign(sandbox) => format!("foreign {}", sandbox.id),
+        Remote::Present(sandbox) => format!("present {}", sandbox.state.as_str()),
+    }
 }
 
 /// Whether commands need the sandbox, and how many run.
@@ -73,57 +96,42 @@ fn commands(lease: &SandboxLease, ctx: &Context) -> (bool, usize) {
     (needed, running)
 }
 
-async fn remote(lease: &SandboxLease, client: &Client, ctx: &Context) -> Remote {
-    let uid = lease.uid().unwrap_or_default();
+async fn remote(lease: &SandboxLease, client: &Client) -> Remote {
     let status = lease.status.clone().unwrap_or_default();
     let id = status.sandbox.as_ref().and_then(|s| s.id.clone());
-    let found = match client.sandbox(id.as_deref().unwrap_or(&sandbox_name(lease))).await {
-        Ok(found) => found,
-        Err(error) => return Remote::Unknown(error),
-    };
-    if let Some(sandbox) = found {
-        ctx.board.not_absent(&uid);
-        return Remote::Present(sandbox);
-    }
-    match absence(lease, &status, id.as_deref(), client).await {
-        Ok(Absence::Proved) => Remote::Absent { since: ctx.board.absent(&uid) },
-        Ok(Absence::Unproven) => Remote::Unproven,
-        Ok(Absence::Failed(sandbox)) => Remote::FailedDeletion(*sandbox),
+    let judge = |sandbox| if is_ours(lease, &sandbox) { Remote::Present(sandbox) } else { Remote::Foreign(sandbox) };
+    match client.sandbox(id.as_deref().unwrap_or(&sandbox_name(lease))).await {
+        Ok(Some(sandbox)) => judge(sandbox),
+        Ok(None) => absence(&status, id.as_deref(), client, judge).await.unwrap_or_else(Remote::Unknown),
         Err(error) => Remote::Unknown(error),
     }
 }
 
-enum Absence {
-    Proved,
-    Unproven,
-    Failed(Box<Sandbox>),
-}
-
 /// What a "not found" is worth.
 async fn absence(
-    lease: &SandboxLease,
     status: &SandboxLeaseStatus,
     id: Option<&str>,
     client: &Client,
-) -> Result<Absence, Error> {
+    judge: impl FnOnce(Sandbox) -> Remote,
+) -> Result<Remote, Error> {
     if let Some(connection) = &status.connection
         && connection.key_fingerprint != client.fingerprint()
-        // A create call that was refused for certain left nothing behind, whatever key it was made with.
-        && !(id.is_none() && refused(lease))
     {
         let organization = client.organization().await?;
         if organization.is_none() || organization != connection.organization_id {
-            return Ok(Absence::Unproven);
+            return Ok(Remote::Unproven);
         }
     }
-    // A sandbox whose deletion failed answers 404 by id, and goes on to exist.
-    if let Some(id) = id
-        && let Some(sandbox) = client.listed_sandbox(id).await?
-        && matches!(sandbox.state, State::Failed(_))
-    {
-        return Ok(Absence::Failed(Box::new(sandbox)));
-    }
-    Ok(Absence::Proved)
+    let Some(id) = id else { return Ok(Remote::Absent) };
+    // One answer may lie. A sandbox whose deletion failed answers 404 by id, and goes on to exist.
+    Ok(match client.listed_sandbox(id).await? {
+        None => Remote::Absent,
+        Some(sandbox) => match sandbox.state {
+            State::Destroyed(_) => Remote::Absent,
+            State::Failed(_) => Remote::FailedDeletion(sandbox),
+            _ => judge(sandbox),
+        },
+    })
 }
 
 async fn session(
@@ -140,7 +148,9 @@ async fn session(
     };
     let leaving = lease.metadata.deletion_timestamp.is_some();
     let suspect = ctx.board.is_suspect(&uid);
-    let served = ctx.board.handle(&uid).is_some_and(|h| h.session == recorded.id);
+    // A handle with another key than today's is none: the old key may have been revoked.
+    let handle = ctx.board.handle(&uid);
+    let served = handle.is_some_and(|h| h.session == recorded.id && h.toolbox.is(client, sandbox));
     // While it serves, it is not asked: that would keep an idle sandbox awake, and cost a call each time.
     if served && !suspect && (!leaving || running > 0) {
         return Session::Serving;
@@ -164,7 +174,7 @@ pub(super) async fn probe(toolbox: &Toolbox, workspace: &Workspace, session: &st
         }
         Ok(_) => Session::Dead,
         Err(error) if error.class == Class::Gone => Session::Dead,
-        // A dead shell never answers; nothing of ours runs in it that could hold the answer back.
+        // A dead shell never answers. What was sent to it is fenced before it is suspected, so nothing of ours runs.
         Err(error) if error.class == Class::Unclear && error.status.is_none() => Session::Dead,
         Err(error) => Session::Unknown(error),
     }

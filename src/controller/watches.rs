@@ -137,10 +137,13 @@ impl LeaseNews {
         let digest = digest.finish();
         if gone {
             self.0.remove(&key);
+            ctx.board.forget(&lease.uid().unwrap_or_default());
+            ctx.failures.reset(&lease.uid().unwrap_or_default());
         } else if self.0.insert(key, digest) == Some(digest) {
             return;
         }
-        ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any());
+        let ends = gone || lease.metadata.deletion_timestamp.is_some();
+        ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any(), ends);
     }
 }
 
@@ -152,6 +155,10 @@ pub(super) fn command_news(event: &Event<SandboxCommand>, pending: &Pending, ctx
         Event::Init | Event::InitApply(_) | Event::InitDone => return,
     };
     let (namespace, lease) = (command.namespace().unwrap_or_default(), &command.spec.lease_ref.name);
+    if gone {
+        ctx.attempts.forget(&command.uid().unwrap_or_default());
+        ctx.failures.reset(&command.uid().unwrap_or_default());
+    }
     if gone || !queue::unfinished(command) {
         let mut waiting = ctx.commands_of(&namespace, lease);
         waiting.retain(|c| queue::unfinished(c) && c.uid() != command.uid());

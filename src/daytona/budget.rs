@@ -28,6 +28,10 @@ pub(super) enum Limiter {
 }
 
 impl Limiter {
+    pub(super) fn is_toolbox(self) -> bool {
+        matches!(self, Self::Toolbox | Self::Held)
+    }
+
     fn suffix(self) -> &'static str {
         match self {
             Self::Create => "sandbox-create",
@@ -77,15 +81,19 @@ impl Budget {
 /// A date is measured against the answer's own `Date`: the two clocks need not agree with ours.
 pub(super) fn retry_after(headers: &HeaderMap, limiter: Limiter) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
+    let cap = |length: Duration| length.min(LONGEST_PAUSE);
     let seconds = |text: &str| text.parse::<u32>().ok().map(|s| Duration::from_secs(s.into()));
-    text(&format!("retry-after-{}", limiter.suffix())).and_then(seconds).or_else(|| {
-        let plain = text("retry-after")?;
-        seconds(plain).or_else(|| {
-            let until = httpdate::parse_http_date(plain).ok()?;
-            let from = httpdate::parse_http_date(text("date")?).ok()?;
-            until.duration_since(from).ok()
+    text(&format!("retry-after-{}", limiter.suffix()))
+        .and_then(seconds)
+        .or_else(|| {
+            let plain = text("retry-after")?;
+            seconds(plain).or_else(|| {
+                let until = httpdate::parse_http_date(plain).ok()?;
+                let from = httpdate::parse_http_date(text("date")?).ok()?;
+                until.duration_since(from).ok()
+            })
         })
-    })
+        .map(cap)
 }
 
 #[cfg(test)]
@@ -107,6 +115,7 @@ mod tests {
             headers(&[("date", "Sun, 29 Nov 2026 10:00:00 GMT"), ("retry-after", "Sun, 29 Nov 2026 10:00:20 GMT")]);
         assert_eq!(retry_after(&date, Limiter::Other), secs(20));
         assert_eq!(retry_after(&headers(&[("retry-after", "soon")]), Limiter::Other), None);
+        assert_eq!(retry_after(&headers(&[("retry-after", "86400")]), Limiter::Other), secs(600));
     }
 
     #[tokio::test]

@@ -51,11 +51,15 @@ impl Key {
         Ok(Self(SecretString::from(key)))
     }
 
-    /// First twelve hexadecimal digits of its SHA-256: enough to see that it changed, too little to learn it.
+    /// Its SHA-256. Two keys are the same only when all of it is the same.
+    fn digest(&self) -> [u8; 32] {
+        Sha256::digest(self.0.expose_secret()).into()
+    }
+
+    /// First 32 hexadecimal digits of its SHA-256: enough to see that it changed, too little to learn it.
     #[must_use]
     pub fn fingerprint(&self) -> String {
-        let digest = Sha256::digest(self.0.expose_secret());
-        digest.iter().take(6).fold(String::new(), |mut text, byte| {
+        self.digest().iter().take(16).fold(String::new(), |mut text, byte| {
             let _ = write!(text, "{byte:02x}");
             text
         })
@@ -77,6 +81,7 @@ pub struct Timeouts {
 pub struct Client {
     http: reqwest::Client,
     endpoint: Endpoint,
+    key: Key,
     fingerprint: String,
     timeouts: Timeouts,
     budget: Budget,
@@ -91,11 +96,14 @@ impl fmt::Debug for Client {
     }
 }
 
+/// Where calls go, and the whole digest of the key that they carry.
+type Place = (Endpoint, [u8; 32]);
+
 /// The clients in use, one per URL and key, so that all leases with the same key share one budget.
 #[derive(Debug)]
 pub struct Clients {
     timeouts: Timeouts,
-    known: Mutex<HashMap<(Endpoint, String), Weak<Client>>>,
+    known: Mutex<HashMap<Place, Weak<Client>>>,
 }
 
 impl Clients {
@@ -112,7 +120,7 @@ impl Clients {
     pub fn get(&self, endpoint: &Endpoint, key: &Key) -> Result<Arc<Client>, Error> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|_, client| client.strong_count() > 0);
-        let place = (endpoint.clone(), key.fingerprint());
+        let place = (endpoint.clone(), key.digest());
         if let Some(client) = known.get(&place).and_then(Weak::upgrade) {
             return Ok(client);
         }
@@ -131,11 +139,15 @@ pub(super) struct Call {
     pub(super) body: Option<serde_json::Value>,
     /// How long the server may hold the answer back on purpose.
     pub(super) held: Duration,
+    /// Another limit than the usual one, for a call that should be answered soon or not at all.
+    pub(super) limit: Option<Duration>,
+    /// Whether the body of a successful answer is of interest.
+    pub(super) with_body: bool,
 }
 
 impl Call {
     pub(super) fn new(operation: &'static str, limiter: Limiter, method: Method, url: Url) -> Self {
-        Self { operation, limiter, method, url, body: None, held: Duration::ZERO }
+        Self { operation, limiter, method, url, body: None, held: Duration::ZERO, limit: None, with_body: true }
     }
 
     pub(super) fn json(mut self, body: &impl Serialize) -> Result<Self, Error> {
@@ -143,6 +155,16 @@ impl Call {
             .map_err(|e| Error::new(self.operation, Class::Refused, format!("the request cannot be written: {e}")))?;
         self.body = Some(body);
         Ok(self)
+    }
+
+    pub(super) fn within(mut self, limit: Duration) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    pub(super) fn without_body(mut self) -> Self {
+        self.with_body = false;
+        self
     }
 
     pub(super) fn held(mut self, held: Duration) -> Self {
@@ -168,7 +190,7 @@ impl Client {
             .retry(reqwest::retry::never())
             .build()
             .map_err(|e| Error::from_connection(build, e))?;
-        Ok(Self { http, endpoint, fingerprint: key.fingerprint(), timeouts, budget: Budget::new() })
+        Ok(Self { http, endpoint, key: key.clone(), fingerprint: key.fingerprint(), timeouts, budget: Budget::new() })
     }
 
     /// Where its calls go.
@@ -199,14 +221,14 @@ impl Client {
 
     /// Makes a call. The only place that touches the network.
     pub(super) async fn send(&self, call: Call) -> Result<Vec<u8>, Error> {
-        let Call { operation, limiter, method, url, body, held } = call;
+        let Call { operation, limiter, method, url, body, held, limit, with_body } = call;
         let span = tracing::debug_span!("daytona", operation, status = tracing::field::Empty);
         async {
             let _place = self.budget.admit(limiter).await.map_err(|left| {
                 Error::new(operation, Class::Throttled(left), "Daytona asked for a pause; the call was not made")
             })?;
-            let limit = self.timeouts.request + held;
-            let mut request = self.http.request(method, url).timeout(limit);
+            let usual = self.timeouts.request + held;
+            let mut request = self.http.request(method, url).timeout(limit.map_or(usual, |l| l.min(usual)));
             if let Some(body) = body {
                 request = request.json(&body);
             }
@@ -214,6 +236,9 @@ impl Client {
             let status = response.status();
             tracing::Span::current().record("status", status.as_u16());
             let pause = retry_after(response.headers(), limiter);
+            if status.is_success() && !with_body {
+                return Ok(Vec::new());
+            }
             let mut body = Vec::new();
             while let Some(chunk) = response.chunk().await.map_err(|e| Error::from_connection(operation, e))? {
                 if body.len() + chunk.len() > LARGEST_BODY {
@@ -224,7 +249,14 @@ impl Client {
             if status.is_success() {
                 return Ok(body);
             }
-            let error = Error::from_answer(operation, status.as_u16(), pause, &body);
+            // A gateway may echo the request's headers.
+            let said = String::from_utf8_lossy(&body).replace(self.key.0.expose_secret(), "***");
+            let error = Error::from_answer(operation, status.as_u16(), pause, &said);
+            // The control plane has just accepted the key: a toolbox that does not means "gone, or not yours".
+            let error = match error.class {
+                Class::Unauthorized if limiter.is_toolbox() => Error { class: Class::NotYet, ..error },
+                _ => error,
+            };
             if let Class::Throttled(length) = error.class {
                 self.budget.pause(limiter, length);
             }
@@ -253,7 +285,7 @@ mod tests {
     fn a_key_is_trimmed_checked_and_never_shown() {
         let key = Key::new("dtn_0123\n").unwrap();
         assert_eq!(key.fingerprint(), Key::new("dtn_0123").unwrap().fingerprint());
-        assert_eq!(key.fingerprint().len(), 12);
+        assert_eq!(key.fingerprint().len(), 32);
         assert!(!format!("{key:?}").contains("dtn_0123"));
         assert!(Key::new("\n").is_err() && Key::new("a b").is_err() && Key::new("ä").is_err());
     }

@@ -44,12 +44,7 @@ impl Error {
     }
 
     /// Classes an answer by its status and, where statuses are ambiguous, by its text.
-    pub(super) fn from_answer(
-        operation: &'static str,
-        status: u16,
-        retry_after: Option<Duration>,
-        body: &[u8],
-    ) -> Self {
+    pub(super) fn from_answer(operation: &'static str, status: u16, retry_after: Option<Duration>, body: &str) -> Self {
         let said = said(body);
         let class = match status {
             404 | 410 => Class::Gone,
@@ -90,21 +85,15 @@ impl Error {
         };
         Self::new(operation, class, what)
     }
-
-    /// Whether the call was not answered by Daytona itself, so that nothing is known.
-    #[must_use]
-    pub fn says_nothing(&self) -> bool {
-        matches!(self.class, Class::Unavailable | Class::Unclear | Class::Throttled(_))
-    }
 }
 
 /// The message in an error body: JSON `message`, else the text.
-fn said(body: &[u8]) -> String {
-    let message = serde_json::from_slice::<serde_json::Value>(body).ok().and_then(|v| match v.get("message") {
+fn said(body: &str) -> String {
+    let message = serde_json::from_str::<serde_json::Value>(body).ok().and_then(|v| match v.get("message") {
         Some(serde_json::Value::String(text)) => Some(text.clone()),
         _ => None,
     });
-    let text = message.unwrap_or_else(|| String::from_utf8_lossy(body).into_owned());
+    let text = message.unwrap_or_else(|| body.to_owned());
     let text: String = text.chars().filter(|c| !c.is_control()).take(250).collect();
     if text.trim().is_empty() { "(no message)".to_owned() } else { text }
 }
@@ -114,7 +103,7 @@ mod tests {
     use super::*;
 
     fn class(status: u16, body: &str) -> Class {
-        Error::from_answer("test", status, None, body.as_bytes()).class
+        Error::from_answer("test", status, None, body).class
     }
 
     #[test]
@@ -135,15 +124,14 @@ mod tests {
         assert_eq!(class(503, ""), Class::Unavailable);
         assert_eq!(class(302, ""), Class::Refused);
         assert_eq!(
-            Error::from_answer("test", 429, Some(Duration::from_secs(7)), b"").class,
+            Error::from_answer("test", 429, Some(Duration::from_secs(7)), "").class,
             Class::Throttled(Duration::from_secs(7))
         );
     }
 
     #[test]
     fn a_long_body_is_cut_and_cleaned() {
-        let text =
-            Error::from_answer("test", 500, None, format!("\x1b[31m{}", "x".repeat(9000)).as_bytes()).to_string();
+        let text = Error::from_answer("test", 500, None, &format!("\x1b[31m{}", "x".repeat(9000))).to_string();
         assert!(text.len() < 400 && !text.contains('\x1b'));
     }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 #[serde(rename_all = "camelCase")]
 pub struct Sandbox {
     /// Never empty.
-    #[serde(deserialize_with = "not_empty")]
+    #[serde(deserialize_with = "id")]
     pub id: String,
     /// Unique in the organisation.
     #[serde(default)]
@@ -173,9 +173,19 @@ pub struct Executed {
     pub result: String,
 }
 
+fn id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = not_empty(deserializer)?;
+    if text.len() > 128 { Err(serde::de::Error::custom("an id is at most 128 bytes long")) } else { Ok(text) }
+}
+
 fn not_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let text = String::deserialize(deserializer)?;
-    if text.is_empty() { Err(serde::de::Error::custom("it is empty")) } else { Ok(text) }
+    // Longer than any id or directory of a sane server; what is longer could not be recorded as it is.
+    match text.len() {
+        0 => Err(serde::de::Error::custom("it is empty")),
+        1..=1024 => Ok(text),
+        _ => Err(serde::de::Error::custom("it is longer than 1024 bytes")),
+    }
 }
 
 #[cfg(test)]

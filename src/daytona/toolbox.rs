@@ -21,6 +21,9 @@ pub struct Toolbox {
     url: Url,
 }
 
+/// How long a session's shell may take for a trifle.
+const PROBE_LIMIT: Duration = Duration::from_secs(15);
+
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Exec<'a> {
@@ -49,6 +52,12 @@ impl Toolbox {
         Ok(Self { client: Arc::clone(client), url: below(&url, &[&sandbox.id]) })
     }
 
+    /// Whether this is how that client reaches that sandbox, now that either may have changed.
+    #[must_use]
+    pub fn is(&self, client: &Arc<Client>, sandbox: &Sandbox) -> bool {
+        Arc::ptr_eq(&self.client, client) && Self::of(client, sandbox).is_ok_and(|now| now.url == self.url)
+    }
+
     /// Directory that commands start in, as Daytona has it.
     pub async fn work_dir(&self) -> Result<String, Error> {
         let answer: Directory = self.client.fetch(self.get("ask for the work directory", &["work-dir"])).await?;
@@ -71,9 +80,9 @@ impl Toolbox {
         self.client.send(call.json(&serde_json::json!({ "sessionId": id }))?).await.map(drop)
     }
 
-    /// Whether a session exists, in Daytona's own words.
+    /// Whether a session exists, in Daytona's own words. (Its body is the text of every command it ever got.)
     pub async fn session_exists(&self, id: &str) -> Result<bool, Error> {
-        match self.client.send(self.get("look at the session", &["process", "session", id])).await {
+        match self.client.send(self.get("look at the session", &["process", "session", id]).without_body()).await {
             Ok(_) => Ok(true),
             Err(e) if e.class == Class::Gone && e.status == Some(404) => Ok(false),
             Err(e) => Err(e),
@@ -93,24 +102,17 @@ impl Toolbox {
 
     /// Feeds a text into a session without waiting for its end.
     pub async fn submit(&self, session: &str, text: &str) -> Result<Submitted, Error> {
-        self.exec("feed the session", session, text, true).await
+        self.client.fetch(self.exec("feed the session", session, text, true)?).await
     }
 
-    /// Feeds a text into a session and waits for its end.
+    /// Feeds a text into a session and waits for its end, for a while: a dead shell never answers.
     pub async fn run_in_session(&self, session: &str, text: &str) -> Result<Submitted, Error> {
-        self.exec("probe the session", session, text, false).await
+        self.client.fetch(self.exec("probe the session", session, text, false)?.within(PROBE_LIMIT)).await
     }
 
-    async fn exec(
-        &self,
-        operation: &'static str,
-        session: &str,
-        text: &str,
-        run_async: bool,
-    ) -> Result<Submitted, Error> {
+    fn exec(&self, operation: &'static str, session: &str, text: &str, run_async: bool) -> Result<Call, Error> {
         let url = below(&self.url, &["process", "session", session, "exec"]);
-        let call = Call::new(operation, Limiter::Toolbox, Method::POST, url);
-        self.client.fetch(call.json(&Exec { command: text, run_async })?).await
+        Call::new(operation, Limiter::Toolbox, Method::POST, url).json(&Exec { command: text, run_async })
     }
 
     /// Runs a text as a process of its own; the answer comes when it has ended, within `held` and a few seconds.

@@ -8,16 +8,12 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-use super::{
-    outcome::{Outcome, duration_text, shown},
-    queue,
-};
+use super::{command_status, outcome::Outcome, queue};
 use crate::{
     api::{
-        COMMAND_FINALIZER, CommandCondition as Type, CommandReason as Reason, CommandState, LeaseReason,
-        SandboxCommand, SandboxCommandStatus, Truth, remove_condition, set_condition,
+        COMMAND_FINALIZER, CommandReason as Reason, CommandState, LeaseReason, SandboxCommand, SandboxCommandStatus,
     },
-    shell::{Answer, last_line},
+    shell::Answer,
 };
 
 /// Seconds between TERM and KILL.
@@ -77,10 +73,16 @@ pub enum Sandbox {
 pub struct Sent {
     /// The last answer about it since the controller started.
     pub answer: Option<Answer>,
+    /// That answer is a kill's: nothing of the attempt is left.
+    pub killed: bool,
     /// The epoch of the session that this controller last sent it to.
     pub epoch: Option<u64>,
+    /// How often it was sent in that epoch.
+    pub times: u32,
     /// Daytona's id of the command, where it told it.
     pub command_id: Option<String>,
+    /// Daytona refused the text as such, in these words.
+    pub refused: Option<String>,
     /// This controller recorded the intent to send it, and has not sent it yet.
     pub fresh: bool,
 }
@@ -118,8 +120,13 @@ pub enum Step {
     Wait,
     /// Make sure that the attempt does not run.
     Kill,
+    /// It was sent, and nobody started it: make sure that nobody will, so that it can be sent as a new attempt.
+    Fence,
     /// The session does not take commands although it should: have the lease look at it.
-    Suspect,
+    Suspect {
+        /// The session's epoch.
+        epoch: u64,
+    },
 }
 
 /// When to decide again after a status was written.
@@ -134,6 +141,9 @@ pub enum Again {
 /// How often a waiting command looks again by itself; events come first.
 const LOOK: Duration = Duration::from_secs(10);
 
+/// How often an attempt is sent to a session that does not start it.
+const SENT_TO_A_SESSION: u32 = 2;
+
 /// Decides what to do next about a command.
 #[must_use]
 pub fn decide(command: &SandboxCommand, observed: &Observed, now: Timestamp) -> Step {
@@ -142,29 +152,17 @@ pub fn decide(command: &SandboxCommand, observed: &Observed, now: Timestamp) -> 
     let deleted = command.metadata.deletion_timestamp.is_some();
     match status.state {
         _ if deleted && !ours => Step::Rest,
-        Some(CommandState::Finished) => finished(command, &status, ours),
+        Some(CommandState::Finished) if ours => Step::RemoveFinalizer,
+        // Nothing of the outcome changes any more, but it is told for which generation it holds.
+        Some(CommandState::Finished) if status.observed_generation != command.metadata.generation => {
+            Step::Record(Box::new(command_status::observed(status, command)), Again::AtOnce)
+        }
+        Some(CommandState::Finished) => Step::Rest,
         Some(CommandState::Running) => run(command, &status, observed, deleted, now),
         // Never sent: the intent to send is recorded before.
         _ if deleted => Step::RemoveFinalizer,
         _ => queued(command, &status, observed, ours, now),
     }
-}
-
-fn finished(command: &SandboxCommand, status: &SandboxCommandStatus, ours: bool) -> Step {
-    if ours {
-        return Step::RemoveFinalizer;
-    }
-    // Nothing of the outcome changes any more, but it is told for which generation it holds.
-    let generation = command.metadata.generation;
-    if status.observed_generation == generation {
-        return Step::Rest;
-    }
-    let mut status = status.clone();
-    status.observed_generation = generation;
-    for condition in &mut status.conditions {
-        condition.observed_generation = generation;
-    }
-    Step::Record(Box::new(status), Again::AtOnce)
 }
 
 fn queued(
@@ -175,7 +173,6 @@ fn queued(
     now: Timestamp,
 ) -> Step {
     let mut status = old.clone();
-    status.state = Some(CommandState::Queued);
     status.accepted_time = status.accepted_time.or(Some(Time(now)));
     status.sequence = status.sequence.or_else(|| queue::sequence(command));
     status.queue_position =
@@ -183,7 +180,7 @@ fn queued(
 
     if ended_without_it(status.lease_uid.as_deref(), &observed.lease) {
         let message = "the lease ended before it was this command's turn; it never ran";
-        return finish(command, &status, &Outcome::without_result(Reason::LeaseEnded, message), now);
+        return finish(command, status, &Outcome::without_result(Reason::LeaseEnded, message), now);
     }
     let (reason, message) = match &observed.lease {
         Lease::Missing => {
@@ -201,10 +198,7 @@ fn queued(
                 }
                 Sandbox::Up { .. } if !ours => return Step::AddFinalizer,
                 Sandbox::Up { id, session, generation, .. } => {
-                    status.sandbox_id = Some(id.clone());
-                    status.session_id = Some(session.clone());
-                    status.session_generation = Some(*generation);
-                    return start(command, status, now);
+                    return start(command, status, id, session, *generation, now);
                 }
                 Sandbox::Unknown | Sandbox::Down | Sandbox::Lost => {
                     let outage = *reason == LeaseReason::ApiUnreachable.as_str();
@@ -214,10 +208,7 @@ fn queued(
             }
         }
     };
-    if status.conditions.is_empty() {
-        set(&mut status, command, Type::Started, Truth::False, reason, "not sent yet", now);
-    }
-    progress(&mut status, command, reason, &message, now);
+    let status = command_status::waiting(command, status, reason, &message, now);
     let look = if observed.ahead < TOLD_POSITIONS { LOOK } else { 6 * LOOK };
     if status == *old { Step::Look(look) } else { Step::Record(Box::new(status), Again::After(look)) }
 }
@@ -231,15 +222,22 @@ fn ended_without_it(bound: Option<&str>, lease: &Lease) -> bool {
 }
 
 /// The intent to send it, recorded before it is sent.
-fn start(command: &SandboxCommand, mut status: SandboxCommandStatus, now: Timestamp) -> Step {
-    status.state = Some(CommandState::Running);
-    status.queue_position = None;
-    status.attempts = Some(status.attempts.unwrap_or(0) + 1);
-    status.start_time = Some(Time(now));
-    set(&mut status, command, Type::Started, Truth::True, Reason::Running, "sent to the lease's session", now);
-    progress(&mut status, command, Reason::Running, "running in the lease's session", now);
-    Step::Record(Box::new(status), Again::AtOnce)
+fn start(
+    command: &SandboxCommand,
+    mut status: SandboxCommandStatus,
+    sandbox: &str,
+    session: &str,
+    generation: i64,
+    now: Timestamp,
+) -> Step {
+    status.sandbox_id = Some(command_status::id(sandbox));
+    status.session_id = Some(command_status::id(session));
+    status.session_generation = Some(generation);
+    Step::Record(Box::new(command_status::starting(command, status, now)), Again::AtOnce)
 }
+
+/// Why a running command has to end.
+struct Stop(Reason, String);
 
 fn run(
     command: &SandboxCommand,
@@ -255,49 +253,69 @@ fn run(
         // The lease is gone, and a lease goes only after its sandbox.
         Lease::Missing | Lease::Present { .. } | Lease::Terminating { .. } => (&Sandbox::Lost, true),
     };
-    let overdue = due(command, status).is_some_and(|due| now >= due);
-    let stop = if deleted {
-        Some(Stop(Reason::Cancelled, "it was deleted while it ran".to_owned()))
-    } else if lease_ends {
-        Some(Stop(Reason::LeaseEnded, "the lease ended while it ran".to_owned()))
-    } else if overdue {
-        let seconds = command.spec.timeout_seconds;
-        let message = format!("ended after timeoutSeconds ({seconds}): TERM, then KILL for what was left");
-        Some(Stop(Reason::TimedOut, message))
-    } else {
-        None
-    };
-    let answered = observed.sent.answer.as_ref().and_then(|answer| concluded(answer, stop.as_ref()));
+    let stop = stop(command, status, deleted, lease_ends, now);
+    let answered = concluded(&observed.sent, stop.as_ref());
     if let Some(outcome) = answered.or_else(|| unreachable_for_good(sandbox, stop.as_ref())) {
-        let command_id = observed.sent.command_id.clone().or_else(|| status.command_id.clone());
-        return finish(command, &SandboxCommandStatus { command_id, ..status.clone() }, &outcome, now);
+        let command_id = observed.sent.command_id.as_deref().map(command_status::id);
+        let command_id = command_id.or_else(|| status.command_id.clone());
+        return finish(command, SandboxCommandStatus { command_id, ..status.clone() }, &outcome, now);
     }
-    let Sandbox::Up { session, generation, epoch, .. } = sandbox else {
-        return Step::Look(LOOK);
-    };
+    if let Some(Stop(_, why)) = &stop {
+        // Whoever waits for its end should see what keeps it.
+        let told = command_status::running(command, status.clone(), &format!("being ended: {why}"), now);
+        if told != *status {
+            return Step::Record(Box::new(told), Again::AtOnce);
+        }
+    }
+    let Sandbox::Up { id, session, generation, epoch } = sandbox else { return Step::Look(LOOK) };
+    let renewed = observed.sent.epoch != Some(*epoch);
     match &observed.sent.answer {
+        // It will never start, and it has to run still: once the session was looked at, as a new attempt.
+        Some(Answer::Fenced) if renewed => start(command, status.clone(), id, session, *generation, now),
+        Some(Answer::Fenced) => Step::Suspect { epoch: *epoch },
         _ if stop.is_some() => Step::Kill,
+        Some(Answer::Died(_)) => Step::Kill,
         None if observed.sent.fresh => Step::Submit { epoch: *epoch },
-        Some(Answer::Unseen) if observed.sent.epoch == Some(*epoch) => Step::Suspect,
-        Some(Answer::Unseen) if status.session_id.as_deref() == Some(session) => Step::Submit { epoch: *epoch },
-        Some(Answer::Unseen) => {
+        Some(Answer::Unseen) if status.session_id.as_deref() != Some(session) => {
             // Certain not to have started in the old session; the guard keeps a late copy from running twice.
-            let mut status = status.clone();
-            status.session_id = Some(session.clone());
-            status.session_generation = Some(*generation);
+            let status = SandboxCommandStatus {
+                session_id: Some(command_status::id(session)),
+                session_generation: Some(*generation),
+                start_time: Some(Time(now)),
+                ..status.clone()
+            };
             Step::Record(Box::new(status), Again::AtOnce)
         }
-        // Recorded by an earlier controller: it may have been sent. Look before sending.
+        Some(Answer::Unseen) if observed.sent.refused.is_some() => Step::Fence,
+        Some(Answer::Unseen) if renewed || observed.sent.times < SENT_TO_A_SESSION => Step::Submit { epoch: *epoch },
+        Some(Answer::Unseen) => Step::Fence,
+        // Without an answer: recorded by an earlier controller, it may have been sent. Look before sending.
         _ => Step::Wait,
     }
 }
 
-/// Why a running command has to end.
-struct Stop(Reason, String);
+fn stop(
+    command: &SandboxCommand,
+    status: &SandboxCommandStatus,
+    deleted: bool,
+    lease_ends: bool,
+    now: Timestamp,
+) -> Option<Stop> {
+    if deleted {
+        Some(Stop(Reason::Cancelled, "it was deleted while it ran".to_owned()))
+    } else if lease_ends {
+        Some(Stop(Reason::LeaseEnded, "the lease ended while it ran".to_owned()))
+    } else if due(command, status).is_some_and(|due| now >= due) {
+        let seconds = command.spec.timeout_seconds;
+        Some(Stop(Reason::TimedOut, format!("it ran longer than timeoutSeconds ({seconds})")))
+    } else {
+        None
+    }
+}
 
-/// What an answer from the sandbox means, if it is the last word.
-fn concluded(answer: &Answer, stop: Option<&Stop>) -> Option<Outcome> {
-    match answer {
+/// What the last answer from the sandbox means, if it is the last word.
+fn concluded(sent: &Sent, stop: Option<&Stop>) -> Option<Outcome> {
+    match sent.answer.as_ref()? {
         Answer::Done { code, milliseconds, how, streams, killed } => {
             let outcome = Outcome::ended(*code, *milliseconds, *how, streams.clone());
             // What ended by itself ended by itself, even if we were about to end it.
@@ -306,6 +324,8 @@ fn concluded(answer: &Answer, stop: Option<&Stop>) -> Option<Outcome> {
                 _ => outcome,
             })
         }
+        // What its runner left behind has to be ended first.
+        Answer::Died(_) if !sent.killed => None,
         Answer::Died(streams) => {
             let message = "its shell ended without telling an exit code (killed, or the sandbox was stopped)";
             let lost = Outcome::without_result(Reason::SessionLost, message);
@@ -315,12 +335,14 @@ fn concluded(answer: &Answer, stop: Option<&Stop>) -> Option<Outcome> {
             };
             Some(Outcome { streams: Some(streams.clone()), ..outcome })
         }
-        Answer::Fenced => Some(match stop {
-            Some(Stop(reason, message)) => {
-                Outcome::without_result(*reason, format!("{message}; it had not begun and never will"))
+        Answer::Fenced => match (stop, &sent.refused) {
+            (Some(Stop(reason @ (Reason::Cancelled | Reason::LeaseEnded), message)), _) => {
+                Some(Outcome::without_result(*reason, format!("{message}; it had not begun and never will")))
             }
-            None => Outcome::without_result(Reason::Cancelled, "it was kept from starting and never ran"),
-        }),
+            (_, Some(text)) => Some(Outcome::without_result(Reason::StartFailed, format!("nothing ran: {text}"))),
+            // Its time cannot be over, for it never began.
+            _ => None,
+        },
         Answer::Lost | Answer::Cleared => Some(Outcome::without_result(
             Reason::OutcomeUnknown,
             "the controller's files in the sandbox were removed: whether and how it ended cannot be known; it is not \
@@ -352,66 +374,8 @@ pub fn due(command: &SandboxCommand, status: &SandboxCommandStatus) -> Option<Ti
     started.checked_add(SignedDuration::from_secs(i64::from(command.spec.timeout_seconds) + 1)).ok()
 }
 
-fn finish(command: &SandboxCommand, status: &SandboxCommandStatus, outcome: &Outcome, now: Timestamp) -> Step {
-    let mut status = status.clone();
-    let succeeded = outcome.reason == Reason::Succeeded;
-    status.state = Some(CommandState::Finished);
-    status.queue_position = None;
-    status.exit_code = outcome.exit_code;
-    status.completion_time = Some(Time(now));
-    status.duration_milliseconds = outcome.milliseconds;
-    status.duration = outcome.milliseconds.map(duration_text);
-    if let Some(streams) = &outcome.streams {
-        let (stdout, stderr) = (shown(&streams.stdout), shown(&streams.stderr));
-        status.last_line = last_line(&stdout.tail).or_else(|| last_line(&stderr.tail));
-        (status.stdout, status.stderr) = (Some(stdout), Some(stderr));
-    }
-    status.observed_generation = command.metadata.generation;
-    let message = outcome.message.as_str();
-    if status.start_time.is_none() {
-        set(&mut status, command, Type::Started, Truth::False, outcome.reason, message, now);
-    }
-    set(&mut status, command, Type::Finished, Truth::True, outcome.reason, message, now);
-    set(&mut status, command, Type::Succeeded, succeeded.into(), outcome.reason, message, now);
-    set(&mut status, command, Type::Ready, succeeded.into(), outcome.reason, message, now);
-    remove_condition(&mut status.conditions, Type::Reconciling.as_str());
-    if succeeded {
-        remove_condition(&mut status.conditions, Type::Stalled.as_str());
-    } else {
-        set(&mut status, command, Type::Stalled, Truth::True, outcome.reason, message, now);
-    }
-    for condition in &mut status.conditions {
-        condition.observed_generation = command.metadata.generation;
-    }
-    Step::Record(Box::new(status), Again::AtOnce)
-}
-
-/// The conditions of a command that is on its way.
-fn progress(
-    status: &mut SandboxCommandStatus,
-    command: &SandboxCommand,
-    reason: Reason,
-    message: &str,
-    now: Timestamp,
-) {
-    status.observed_generation = command.metadata.generation;
-    set(status, command, Type::Finished, Truth::False, reason, message, now);
-    set(status, command, Type::Succeeded, Truth::Unknown, reason, message, now);
-    set(status, command, Type::Ready, Truth::False, reason, message, now);
-    set(status, command, Type::Reconciling, Truth::True, reason, message, now);
-}
-
-fn set(
-    status: &mut SandboxCommandStatus,
-    command: &SandboxCommand,
-    type_: Type,
-    truth: Truth,
-    reason: Reason,
-    message: &str,
-    now: Timestamp,
-) {
-    let generation = command.metadata.generation;
-    set_condition(&mut status.conditions, type_.as_str(), truth, reason.as_str(), message, generation, now);
+fn finish(command: &SandboxCommand, status: SandboxCommandStatus, outcome: &Outcome, now: Timestamp) -> Step {
+    Step::Record(Box::new(command_status::finished(command, status, outcome, now)), Again::AtOnce)
 }
 
 #[cfg(test)]

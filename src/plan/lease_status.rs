@@ -2,16 +2,23 @@
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
-use super::lease::{Credentials, Observed, Remote, refusal, sandbox_name, session_id};
 use kube::ResourceExt;
 
+use super::lease::{Credentials, Observed, Remote, refusal, sandbox_name, session_id};
 use crate::{
     api::{
-        CommandGauges, ConnectionStatus, LeaseCondition as Type, LeaseReason as Reason, REQUESTED_AT, SandboxLease,
-        SandboxLeaseStatus, SandboxStatus, SessionStatus, Truth, condition, cut, remove_condition, set_condition,
+        CommandGauges, Condition, ConnectionStatus, LeaseCondition as Type, LeaseReason as Reason, REQUESTED_AT,
+        SandboxLease, SandboxLeaseStatus, SandboxStatus, SessionStatus, Stamp, Truth, condition, cut, remove_condition,
+        set_condition,
     },
     daytona::{Class, Error, Sandbox},
 };
+
+/// Operation of the client whose refusal is certain to have made nothing.
+const CREATE: &str = "create the sandbox";
+
+/// Status, reason and message of a condition.
+type Said = (Truth, Reason, String);
 
 /// What a decision has to tell; becomes the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,10 +26,10 @@ pub struct Told {
     connection: Option<ConnectionStatus>,
     sandbox: Option<SandboxStatus>,
     session: Option<SessionStatus>,
-    ready: Option<(Truth, Reason, String)>,
-    credentials: Option<(Truth, Reason, String)>,
-    sandbox_ready: Option<(Truth, Reason, String)>,
-    session_ready: Option<(Truth, Reason, String)>,
+    ready: Option<Said>,
+    credentials: Option<Said>,
+    sandbox_ready: Option<Said>,
+    session_ready: Option<Said>,
     stalled: bool,
     blocked: Option<(Reason, String)>,
 }
@@ -34,7 +41,7 @@ impl Told {
         let mut connection = recorded.connection;
         let mut credentials = None;
         if let Credentials::Usable { fingerprint, .. } = &observed.credentials
-            && matches!(observed.remote, Remote::Present(_) | Remote::Absent { .. } | Remote::FailedDeletion(_))
+            && matches!(observed.remote, Remote::Present(_) | Remote::Absent | Remote::FailedDeletion(_))
         {
             credentials = Some((Truth::True, Reason::Ready, "Daytona accepts the key".to_owned()));
             // The key has just reached the sandbox (or proved its organisation): from now on it is the known one.
@@ -64,11 +71,14 @@ impl Told {
         self.session_ready = Some((truth(awake), reason, message.to_owned()));
     }
 
-    /// Not ready, and tried again in silence: what the last try said stands until this one says something.
-    pub(super) fn retrying(&mut self, lease: &SandboxLease, reason: Reason, message: &str) {
-        if !refused(lease) {
-            self.waiting(reason, message);
-        }
+    /// Says nothing that could contradict what stands there already.
+    pub(super) fn quiet(&mut self) {
+        (self.ready, self.credentials) = (None, None);
+    }
+
+    /// The sandbox runs, whatever becomes of the session.
+    pub(super) fn sandbox_runs(&mut self) {
+        self.sandbox_ready = Some((Truth::True, Reason::Ready, "the sandbox runs".to_owned()));
     }
 
     /// Not ready yet, and going on by itself.
@@ -96,14 +106,20 @@ impl Told {
         let text = error.to_string();
         match error.class {
             Class::Unauthorized => {
-                self.credentials(Reason::Unauthorized, &format!("{text}; put a valid key into the Secret"));
+                let message =
+                    format!("{text}; put a valid key into the Secret (or into the controller's DAYTONA_API_KEY)");
+                self.credentials(Reason::Unauthorized, &message);
             }
             Class::Throttled(_) => self.waiting(Reason::ApiThrottled, &text),
-            Class::Refused if error.operation == "create the sandbox" => {
+            Class::Refused if error.operation == CREATE => {
                 let (reason, message) = refusal(error);
                 self.failed(reason, &message);
+                // Refused for certain, so nothing was made. One that "failed to start" was made.
+                if !error.message.contains("failed to start") {
+                    (self.sandbox, self.connection) = (None, None);
+                }
             }
-            Class::Gone | Class::Conflict | Class::NotYet => self.waiting(Reason::Provisioning, &text),
+            Class::Gone | Class::Conflict | Class::NotYet => self.waiting(Reason::Restoring, &text),
             Class::Refused => self.failed(Reason::InvalidSpec, &text),
             Class::Unavailable | Class::Unclear => self.waiting(Reason::ApiUnreachable, &text),
         }
@@ -200,25 +216,29 @@ impl Told {
         self.ready(Reason::Ready, "the sandbox runs and its session takes commands");
     }
 
-    pub(super) fn session_lost(&mut self, message: &str) {
-        self.waiting(Reason::Restoring, message);
-        self.session_ready = Some((Truth::False, Reason::Restoring, message.to_owned()));
-    }
-
     /// Proved: no session of ours is left.
     pub(super) fn session_gone(&mut self) {
         self.session = None;
     }
 }
 
-/// Whether the last create call was refused for certain, by what the status says.
+/// Whether the status says that something failed, which a new try alone does not change.
 #[must_use]
-pub fn refused(lease: &SandboxLease) -> bool {
-    let stalled = lease.status.as_ref().and_then(|s| condition(&s.conditions, Type::Stalled.as_str()));
-    let refusals = [Reason::SnapshotNotFound, Reason::QuotaExceeded, Reason::InvalidSpec];
-    stalled.is_some_and(|s| {
-        s.observed_generation == lease.metadata.generation && refusals.iter().any(|r| r.as_str() == s.reason)
-    })
+pub fn is_failing(lease: &SandboxLease) -> bool {
+    let Some(status) = &lease.status else { return false };
+    let failures = [
+        Reason::SandboxError,
+        Reason::SnapshotNotFound,
+        Reason::Unauthorized,
+        Reason::UrlNotAllowed,
+        Reason::QuotaExceeded,
+        Reason::ApiThrottled,
+        Reason::ApiUnreachable,
+        Reason::InvalidSpec,
+    ];
+    let ready = condition(&status.conditions, Type::Ready.as_str());
+    let failed = ready.is_some_and(|c| c.status != "True" && failures.iter().any(|r| r.as_str() == c.reason));
+    failed || condition(&status.conditions, Type::CleanupBlocked.as_str()).is_some()
 }
 
 fn whole_seconds(at: Timestamp) -> Time {
@@ -230,47 +250,48 @@ fn whole_seconds(at: Timestamp) -> Time {
 #[must_use]
 pub fn status(lease: &SandboxLease, told: &Told, gauges: CommandGauges, now: Timestamp) -> SandboxLeaseStatus {
     let old = lease.status.clone().unwrap_or_default();
-    let generation = lease.metadata.generation;
-    let mut conditions = old.conditions;
-    let mut set = |type_: Type, what: &(Truth, Reason, String)| {
-        set_condition(&mut conditions, type_.as_str(), what.0, what.1.as_str(), &what.2, generation, now);
-    };
-    if let Some(what) = &told.credentials {
-        set(Type::CredentialsValid, what);
-    }
-    if let Some(ready) = &told.ready {
-        set(Type::Ready, ready);
-        set(Type::SandboxReady, told.sandbox_ready.as_ref().unwrap_or(ready));
-        set(Type::SessionReady, told.session_ready.as_ref().unwrap_or(ready));
-        let (truth, reason, message) = ready;
-        let abnormal = |type_: Type, present: bool, reason: Reason, message: &str, all: &mut Vec<_>| {
-            if present {
-                set_condition(all, type_.as_str(), Truth::True, reason.as_str(), message, generation, now);
-            } else {
-                remove_condition(all, type_.as_str());
-            }
-        };
-        let stuck = told.stalled;
-        abnormal(Type::Stalled, stuck, *reason, message, &mut conditions);
-        abnormal(Type::Reconciling, *truth != Truth::True && !stuck, *reason, message, &mut conditions);
-        let (why, text) = told.blocked.clone().unwrap_or((*reason, String::new()));
-        abnormal(Type::CleanupBlocked, told.blocked.is_some(), why, &text, &mut conditions);
-    }
-    for condition in &mut conditions {
-        condition.observed_generation = generation;
-    }
+    let stamp = Stamp { generation: lease.metadata.generation, now };
+    let requested_at = lease.annotations().get(REQUESTED_AT).map(|v| cut(v, 256));
     SandboxLeaseStatus {
-        observed_generation: generation,
-        conditions,
+        observed_generation: stamp.generation,
+        conditions: conditions(old.conditions, told, stamp),
         mode: Some(if lease.spec.use_sessions { "Sessions" } else { "OneShot" }.to_owned()),
         connection: told.connection.clone(),
         sandbox: told.sandbox.clone(),
         session: told.session.clone(),
         commands: Some(gauges),
-        last_handled_reconcile_at: lease
-            .annotations()
-            .get(REQUESTED_AT)
-            .map(|v| cut(v, 256))
-            .or(old.last_handled_reconcile_at),
+        last_handled_reconcile_at: requested_at.or(old.last_handled_reconcile_at),
     }
+}
+
+fn conditions(mut all: Vec<Condition>, told: &Told, stamp: Stamp) -> Vec<Condition> {
+    let mut set = |type_: Type, (truth, reason, message): &Said| {
+        set_condition(&mut all, type_.as_str(), *truth, reason.as_str(), message, stamp);
+    };
+    if let Some(said) = &told.credentials {
+        set(Type::CredentialsValid, said);
+    }
+    if let Some(ready) = &told.ready {
+        set(Type::Ready, ready);
+        set(Type::SandboxReady, told.sandbox_ready.as_ref().unwrap_or(ready));
+        set(Type::SessionReady, told.session_ready.as_ref().unwrap_or(ready));
+        let (truth, reason, message) = ready.clone();
+        let abnormal = [
+            (Type::Stalled, told.stalled.then(|| (reason, message.clone()))),
+            (Type::Reconciling, (truth != Truth::True && !told.stalled).then_some((reason, message))),
+            (Type::CleanupBlocked, told.blocked.clone()),
+        ];
+        for (type_, said) in abnormal {
+            match said {
+                Some((reason, message)) => {
+                    set_condition(&mut all, type_.as_str(), Truth::True, reason.as_str(), &message, stamp);
+                }
+                None => remove_condition(&mut all, type_.as_str()),
+            }
+        }
+    }
+    for condition in &mut all {
+        condition.observed_generation = stamp.generation;
+    }
+    all
 }

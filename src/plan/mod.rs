@@ -3,7 +3,9 @@
 
 pub mod backoff;
 pub mod command;
+mod command_status;
 pub mod lease;
 mod lease_status;
 pub mod outcome;
 pub mod queue;
+mod release;

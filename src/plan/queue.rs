@@ -1,11 +1,12 @@
 //! The order of commands in a lease: one at a time, in the order in which they were accepted.
 
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::api::{CommandState, SandboxCommand};
 
 /// What the order goes by. A command that was not accepted yet stands where its present resourceVersion puts it.
-type Place = (i64, String, String);
+type Place<'a> = (i64, Option<Timestamp>, &'a str);
 
 /// Whether a command still needs the lease.
 #[must_use]
@@ -21,7 +22,7 @@ pub fn running(command: &SandboxCommand) -> bool {
 
 /// Sorted by turn.
 pub fn sort<C: AsRef<SandboxCommand>>(commands: &mut [C]) {
-    commands.sort_by_cached_key(|c| place(c.as_ref()));
+    commands.sort_by(|a, b| place(a.as_ref()).cmp(&place(b.as_ref())));
 }
 
 /// How many unfinished commands of the same lease have their turn before `this`; one that runs is always before.
@@ -43,10 +44,11 @@ pub fn sequence(command: &SandboxCommand) -> Option<i64> {
     command.metadata.resource_version.as_deref()?.parse().ok()
 }
 
-fn place(command: &SandboxCommand) -> Place {
+fn place(command: &SandboxCommand) -> Place<'_> {
     let recorded = command.status.as_ref().and_then(|s| s.sequence);
-    let created = command.metadata.creation_timestamp.as_ref().map(|t| t.0.to_string()).unwrap_or_default();
-    (recorded.or_else(|| sequence(command)).unwrap_or(i64::MAX), created, command.name_any())
+    let created = command.metadata.creation_timestamp.as_ref().map(|t| t.0);
+    let name = command.metadata.name.as_deref().unwrap_or_default();
+    (recorded.or_else(|| sequence(command)).unwrap_or(i64::MAX), created, name)
 }
 
 #[cfg(test)]

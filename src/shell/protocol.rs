@@ -49,8 +49,10 @@ impl Workspace {
     #[must_use]
     pub fn set_up(&self) -> String {
         let (base, runner) = (quote(&self.base), quote(&self.runner()));
+        let tools = "cat mkdir mkfifo mv od rm sleep tail tr wc";
         format!(
-            "umask 077 && mkdir -p {base}/session {base}/guard {base}/attempt && cat >{base}/runner.new <<'DTC-RUNNER'\n\
+            "for tool in {tools}; do command -v $tool >/dev/null 2>&1 || {{ echo \"dtc1 lacks $tool\"; exit 1; }}; done\n\
+             umask 077 && mkdir -p {base}/session {base}/guard {base}/attempt && cat >{base}/runner.new <<'DTC-RUNNER'\n\
              {RUNNER}DTC-RUNNER\n\
              mv -f {base}/runner.new {runner} && echo '{}'\n",
             Self::SET_UP
@@ -97,6 +99,12 @@ impl Workspace {
             let _ = write!(text, " {}", quote(id));
         }
         text
+    }
+
+    /// One-shot text after which the attempt does not start any more, unless it has started before.
+    #[must_use]
+    pub fn fence(&self, attempt: &Attempt) -> String {
+        self.ask("fence", attempt, 0)
     }
 
     /// One-shot text after which the attempt does not run: it never started and never will, or all that it started
@@ -208,14 +216,19 @@ impl Answer {
     /// [`Garbled`] when any part of it is not exactly what the runner prints.
     pub fn parse(attempt: &Attempt, text: &str) -> Result<Self, Garbled> {
         let mut lines = text.lines();
-        let head = lines.next().ok_or(Garbled)?;
+        let ours = |line: &'_ str| {
+            let rest = line.strip_prefix("dtc1 ").and_then(|h| h.strip_prefix(attempt.id.as_str()));
+            rest.is_some_and(|rest| rest.starts_with(' '))
+        };
+        // A shell may complain before it does anything, for example of a locale that is not installed.
+        let head = lines.by_ref().find(|line| ours(line)).ok_or(Garbled)?;
         let rest = head.strip_prefix("dtc1 ").and_then(|h| h.strip_prefix(attempt.id.as_str())).ok_or(Garbled)?;
         let words: Vec<&str> = rest.split_ascii_whitespace().collect();
         match *words.as_slice() {
             [word @ ("done" | "ended"), code, began, ended, how] => Ok(Self::Done {
                 killed: word == "ended",
                 code: code.parse().map_err(|_| Garbled)?,
-                milliseconds: (hundredths(ended)? - hundredths(began)?).max(0) * 10,
+                milliseconds: milliseconds(began, ended)?,
                 how: match how {
                     "full" => How::Full,
                     "background" => How::Background,
@@ -235,6 +248,11 @@ impl Answer {
             _ => Err(Garbled),
         }
     }
+}
+
+fn milliseconds(began: &str, ended: &str) -> Result<i64, Garbled> {
+    let (began, ended) = (hundredths(began)?, hundredths(ended)?);
+    ended.checked_sub(began).and_then(|h| h.checked_mul(10)).map(|ms| ms.max(0)).ok_or(Garbled)
 }
 
 /// `/proc/uptime` has two decimals.

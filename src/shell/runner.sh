@@ -4,6 +4,7 @@
 #   sh runner.sh session SESSION                           proves that a shell reads its input, and leaves its mark
 #   sh runner.sh run     ATTEMPT SESSION WORKDIR           runs the script on standard input, at most once
 #   sh runner.sh wait    ATTEMPT SESSION SECONDS TAIL [COLLECTED...]   waits for the end, reports, tidies up
+#   sh runner.sh fence   ATTEMPT SESSION 0 TAIL            makes sure that it does not start, and reports
 #   sh runner.sh kill    ATTEMPT SESSION GRACE TAIL        makes sure that it does not run: never started, or ended
 #
 # Files, all below the directory of this file ($base, mode 0700):
@@ -70,7 +71,7 @@ run() {
   while [ $tries -lt 25 ]; do
     [ -e "$dir/out.end" ] && [ -e "$dir/err.end" ] && { how=full; break; }
     tries=$((tries + 1))
-    sleep 0.01 2>/dev/null || sleep 1
+    pause 01
   done
   [ -d "$dir" ] || { how=lost; mkdir -p "$dir"; }
   finish $code "$begin" "$uptime" $how
@@ -85,7 +86,7 @@ alive() {
     read -r pid since _ <"$guard"
     [ "$pid" ] && break
     tries=$((tries + 1))
-    sleep 0.01 2>/dev/null || sleep 1
+    pause 01
   done
   start_of "${pid:-none}" && [ "$started" = "$since" ]
 }
@@ -94,7 +95,8 @@ size_of() { if [ -e "$1" ]; then size=$(($(wc -c <"$1"))); else size=0; fi; }
 
 digest_of() {
   digest=-
-  [ -e "$1" ] && command -v sha256sum >/dev/null 2>&1 && digest=$(sha256sum <"$1") && digest=${digest%% *}
+  # Of a huge output it would take longer than the caller waits.
+  [ -e "$1" ] && [ "$size" -le 67108864 ] && command -v sha256sum >/dev/null 2>&1 && digest=$(sha256sum <"$1") && digest=${digest%% *}
 }
 
 # A line "dtc1 ATTEMPT STATE [CODE T0 T1 HOW]" (STATE: done by itself, ended by kill, ...), then per stream "NAME BYTES SHA256 HEX-OF-THE-TAIL".
@@ -131,19 +133,23 @@ report() {
   done
 }
 
+# Sleeps for $1 hundredths of a second, or for a second where fractions are not known; $slept says how long it was.
+pause() { slept=$1; sleep "0.$1" 2>/dev/null || { slept=100; sleep 1; }; }
+
 # Holds the caller's request until the attempt has ended, for $1 seconds at most; five when nobody starts it.
 await() {
-  left=$(($1 * 20)) unseen=100
+  left=$(($1 * 100)) unseen=500 step=05
   while [ $left -gt 0 ] && [ $unseen -gt 0 ] && ! [ -s "$dir/exit" ]; do
     if [ -e "$guard" ]; then
       read -r word _ <"$guard"
       case $word in fenced | cleared) break ;; esac
       alive || break
-    else
-      unseen=$((unseen - 1))
     fi
-    left=$((left - 1))
-    sleep 0.05 2>/dev/null || { sleep 1; left=$((left - 19)) unseen=$((unseen - 19)); }
+    pause $step
+    left=$((left - ${slept#0}))
+    [ -e "$guard" ] || unseen=$((unseen - ${slept#0}))
+    # A command that takes long need not be looked at so often.
+    [ $left -gt $(($1 * 90)) ] || step=25
   done
 }
 
@@ -151,7 +157,7 @@ await() {
 clear_collected() {
   for one in "$@"; do
     case $one in '' | *[!A-Za-z0-9-]*) continue ;; esac
-    [ -e "$base/attempt/$one/exit" ] || continue
+    [ -e "$base/attempt/$one/exit" ] || [ -e "$base/attempt/$one/killed" ] || continue
     echo cleared >"$base/guard/$one"
     rm -rf "$base/attempt/$one"
   done
@@ -180,8 +186,9 @@ end_all() {
   [ "$found" ] && { kill -TERM $found; kill -CONT $found; } 2>/dev/null
   tries=$(($1 * 10))
   while [ "$found" ] && [ $tries -gt 0 ]; do
-    sleep 0.1 2>/dev/null || { sleep 1; tries=$((tries - 9)); }
+    pause 10
     tries=$((tries - 1))
+    [ "$slept" = 10 ] || tries=$((tries - 9))
     targets
   done
   tries=50
@@ -189,9 +196,44 @@ end_all() {
     # shellcheck disable=SC2086
     kill -KILL $found 2>/dev/null
     tries=$((tries - 1))
-    sleep 0.02 2>/dev/null || sleep 1
+    pause 02
     targets
   done
+}
+
+# The runner itself may be stopped or stuck. It is woken, and ended if that does not help: nothing of it is left then.
+end_runner() {
+  for signal in CONT KILL; do
+    [ -s "$dir/exit" ] && return
+    alive || return
+    case $pid in '' | *[!0-9]* | 0 | 1 | "$$") return ;; esac
+    kill -$signal "$pid" 2>/dev/null
+    await 2
+  done
+}
+
+# Takes the attempt away from whoever would start it, or says that somebody has it already.
+taken() { ! { [ -e "$base/session/$session" ] && claim fenced; }; }
+
+kill_attempt() {
+  if taken && [ -e "$guard" ]; then
+    read -r word _ <"$guard"
+    case $word in
+      fenced | cleared) ;;
+      *)
+        # What ended by itself is left as it is, with what it left in the background.
+        if ! [ -s "$dir/exit" ] || [ -e "$dir/killed" ]; then
+          # Not `: >file`: when that fails it ends the shell.
+          [ -d "$dir" ] && echo kill >"$dir/killed"
+          end_all "$1"
+          [ "$found" ] && { say "survivors$found"; return; }
+          await 3
+          end_runner
+        fi
+        ;;
+    esac
+  fi
+  report
 }
 
 case $op in
@@ -207,18 +249,13 @@ case $op in
     shift 5
     clear_collected "$@"
     ;;
+  fence)
+    tail=$5
+    taken || :
+    report
+    ;;
   kill)
     tail=$5
-    if [ -e "$base/session/$session" ] && claim fenced; then
-      report
-    else
-      if [ -e "$guard" ]; then
-        [ -s "$dir/exit" ] || : >"$dir/killed"
-        end_all "$4"
-        [ "$found" ] && { echo "dtc1 $attempt survivors$found"; exit 0; }
-        await 3
-      fi
-      report
-    fi
+    kill_attempt "$4"
     ;;
 esac

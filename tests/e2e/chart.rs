@@ -14,8 +14,13 @@ use serde_json::{Value, json};
 /// How long the roles `view`, `edit` and `admin` may take to learn of ours.
 const LIMIT: Duration = Duration::from_mins(1);
 
+#[tokio::test(flavor = "multi_thread")]
+async fn every_object_of_the_chart_is_accepted() {
+    is_accepted(&crate::world::PLANE).await;
+}
+
 /// Every object that the chart renders, with its defaults and with everything set, passes a dry run on the server.
-pub(crate) async fn is_accepted(plane: &ControlPlane) {
+async fn is_accepted(plane: &ControlPlane) {
     let admin = plane.kubectl(None);
     // A dry run makes no namespace for the objects that come after it.
     for namespace in ["chart-system", "chart-blue"] {
@@ -36,37 +41,18 @@ pub(crate) async fn is_accepted(plane: &ControlPlane) {
     });
     for (values, objects) in [(json!({}), 6), (everything, 8)] {
         let chart = workspace().join("charts/daytona-controller");
-        let release = Release {
-            chart: &chart,
-            name: "robot",
-            namespace: "chart-system",
-            values: values.clone(),
-        };
+        let release = Release { chart: &chart, name: "robot", namespace: "chart-system", values: values.clone() };
         let items = release.render(plane.cluster()).await.unwrap();
-        let call = [
-            "apply",
-            "--dry-run=server",
-            "--validate=strict",
-            "--output=name",
-            "--filename=-",
-        ];
+        let call = ["apply", "--dry-run=server", "--validate=strict", "--output=name", "--filename=-"];
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
         let output = admin.run_with_input(&call, &list.to_string()).await.unwrap();
         assert_eq!(output.stderr, "", "{values}");
-        assert_eq!(
-            output.stdout.lines().count(),
-            objects,
-            "{values}: {}",
-            output.stdout
-        );
+        assert_eq!(output.stdout.lines().count(), objects, "{values}: {}", output.stdout);
         assert_eq!(items.len(), objects);
     }
     people_can_use_both_kinds(plane).await;
     for namespace in ["chart-system", "chart-blue"] {
-        admin
-            .run(&["delete", "namespace", namespace, "--wait=false"])
-            .await
-            .unwrap();
+        admin.run(&["delete", "namespace", namespace, "--wait=false"]).await.unwrap();
     }
 }
 
@@ -79,13 +65,8 @@ async fn people_can_use_both_kinds(plane: &ControlPlane) {
         namespace: "chart-system",
         values: json!({ "watchNamespaces": ["chart-blue"] }),
     };
-    let roles: Vec<Value> = release
-        .render(plane.cluster())
-        .await
-        .unwrap()
-        .into_iter()
-        .filter(|o| o["kind"] == "ClusterRole")
-        .collect();
+    let roles: Vec<Value> =
+        release.render(plane.cluster()).await.unwrap().into_iter().filter(|o| o["kind"] == "ClusterRole").collect();
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": roles });
     plane.kubectl(None).apply(&list.to_string()).await.unwrap();
     let blue = plane.kubectl(Some("chart-blue"));
@@ -93,11 +74,7 @@ async fn people_can_use_both_kinds(plane: &ControlPlane) {
         ("view", "list sandboxcommands.daytona-controller.dev", true),
         ("view", "create sandboxcommands.daytona-controller.dev", false),
         ("edit", "delete sandboxleases.daytona-controller.dev", true),
-        (
-            "edit",
-            "patch sandboxcommands.daytona-controller.dev --subresource=status",
-            false,
-        ),
+        ("edit", "patch sandboxcommands.daytona-controller.dev --subresource=status", false),
         ("admin", "create sandboxleases.daytona-controller.dev", true),
     ] {
         let user = format!("{role}-of-blue");

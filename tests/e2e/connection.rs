@@ -1,5 +1,6 @@
 //! Keys and URLs: missing, late, wrong, rotated, not allowed.
 
+use dev::local_daytona::Settings;
 use serde_json::json;
 
 use crate::world::{KEY, Options, World, condition, lease};
@@ -82,7 +83,7 @@ async fn a_url_of_the_allow_list_is_used() {
     let lease = world.until_ready("l").await;
     assert_eq!(lease["status"]["connection"]["apiURL"], world.daytona.base_url());
     assert!(lease["status"]["connection"]["organizationID"].is_string(), "{lease:#}");
-    assert_eq!(lease["status"]["connection"]["keyFingerprint"].as_str().unwrap().len(), 12);
+    assert_eq!(lease["status"]["connection"]["keyFingerprint"].as_str().unwrap().len(), 32);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -100,4 +101,22 @@ async fn the_controllers_own_key_is_for_namespaces_that_an_admin_labelled() {
     world.command("c", "env").await;
     let done = world.until_finished("c").await;
     assert!(!done["status"]["stdout"]["tail"].as_str().unwrap().contains(KEY), "the key is in the sandbox");
+}
+
+/// cases.md 48: the key is rotated while a command runs, and Daytona refuses the old one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rotated_key_is_used_for_what_runs_already() {
+    let world = World::start("rotate").await;
+    world.lease("l").await;
+    world.command("c", "echo begun >begun; while [ ! -e go ]; do sleep 0.05; done; echo went").await;
+    world.eventually("it runs", async || world.path("begun").await.is_some()).await;
+    let rotated = Settings { api_key: Some("dtn_the-new-key".to_owned()), ..Settings::default() };
+    world.daytona.set(rotated).await.unwrap();
+    secret(&world, "dtn_the-new-key").await;
+    std::fs::write(world.path("begun").await.unwrap().with_file_name("go"), "").unwrap();
+    let done = world.until_finished("c").await;
+    assert_eq!(done["status"]["stdout"]["tail"], "went\n", "{done:#}");
+    world.command("next", "echo next").await;
+    assert_eq!(world.until_finished("next").await["status"]["exitCode"], 0);
+    assert_eq!(world.get("sblease", "l").await["status"]["session"]["generation"], 1);
 }

@@ -8,6 +8,7 @@
     reason = "all of this is tests"
 )]
 
+mod chart;
 mod commands;
 mod connection;
 mod faults;

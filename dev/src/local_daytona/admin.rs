@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::calls::Calls;
-use super::control::has_key;
+use super::control::carries;
 use super::model::{self, Call, ForcedState, Rule, RuleReport, Settings};
 use super::problem::Problem;
 use super::rules::Rules;
@@ -46,7 +46,7 @@ pub(super) fn router(service: &Arc<Service>, calls: &Arc<Calls>, rules: &Arc<Rul
 }
 
 async fn authenticate(State(admin): State<Admin>, request: Request, next: Next) -> Response {
-    if has_key(request.headers(), &admin.service) == Some(true) {
+    if carries(request.headers(), &admin.service.api_key) == Some(true) {
         return next.run(request).await;
     }
     StatusCode::UNAUTHORIZED.into_response()

@@ -42,10 +42,16 @@ pub(super) fn router(service: &Arc<Service>) -> Router {
         .with_state(Arc::clone(service))
 }
 
-/// Whether the request carries the key.
+/// Whether the request carries the key that is accepted now.
 pub(super) fn has_key(headers: &HeaderMap, service: &Service) -> Option<bool> {
+    let rotated = service.settings().api_key;
+    carries(headers, rotated.as_deref().unwrap_or(&service.api_key))
+}
+
+/// Whether the request carries this key.
+pub(super) fn carries(headers: &HeaderMap, key: &str) -> Option<bool> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    Some(value.strip_prefix("Bearer ").is_some_and(|key| key == service.api_key))
+    Some(value.strip_prefix("Bearer ") == Some(key))
 }
 
 async fn authenticate(State(service): App, request: Request, next: Next) -> Response {

@@ -213,7 +213,7 @@ pub struct RuleReport {
 
 /// `POST /admin/settings`: how long transitions take. In the service's time: they end by themselves,
 /// or as soon as the clock is advanced far enough. Absent fields stay as they are.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Settings {
     /// From `creating` to `started`.
@@ -228,6 +228,9 @@ pub struct Settings {
     /// From `stopping` to `stopped`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_delay_seconds: Option<u64>,
+    /// The key that is accepted from now on in place of the one it was started with; the admin routes keep theirs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_key: Option<String>,
 }
 
 /// `POST /admin/sandboxes/{id}/state`: the state a sandbox is forced into.

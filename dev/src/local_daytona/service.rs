@@ -90,7 +90,7 @@ impl Service {
     }
 
     pub(super) fn settings(&self) -> Settings {
-        *lock(&self.settings)
+        lock(&self.settings).clone()
     }
 
     /// Takes over the settings that are present, and says what holds now.
@@ -100,7 +100,8 @@ impl Service {
         settings.delete_delay_seconds = new.delete_delay_seconds.or(settings.delete_delay_seconds);
         settings.start_delay_seconds = new.start_delay_seconds.or(settings.start_delay_seconds);
         settings.stop_delay_seconds = new.stop_delay_seconds.or(settings.stop_delay_seconds);
-        *settings
+        settings.api_key = new.api_key.or_else(|| settings.api_key.take());
+        settings.clone()
     }
 
     /// Creates a sandbox, and says its id and how it looks.

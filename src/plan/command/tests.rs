@@ -65,7 +65,23 @@ fn seen(lease: Lease) -> Observed {
 }
 
 fn answered(lease: Lease, answer: Answer) -> Observed {
-    Observed { sent: Sent { answer: Some(answer), epoch: Some(1), ..Sent::default() }, ..seen(lease) }
+    Observed { sent: Sent { answer: Some(answer), epoch: Some(1), times: 1, ..Sent::default() }, ..seen(lease) }
+}
+
+/// As the answer of a kill.
+fn killed(lease: Lease, answer: Answer) -> Observed {
+    let mut observed = answered(lease, answer);
+    observed.sent.killed = true;
+    observed
+}
+
+/// The status to be written while it is being ended, and the decision after that.
+fn after_telling(command: &SandboxCommand, observed: &Observed, at: Timestamp) -> (String, Step) {
+    let Step::Record(status, Again::AtOnce) = decide(command, observed, at) else { panic!("nothing is told") };
+    let message = condition(&status.conditions, "Succeeded").unwrap().message.clone();
+    assert_eq!(status.state, Some(CommandState::Running));
+    let told = SandboxCommand { status: Some(*status), ..command.clone() };
+    (message, decide(&told, observed, at))
 }
 
 fn done(code: i32, killed: bool) -> Answer {
@@ -134,50 +150,88 @@ fn the_last_word_of_the_sandbox_is_the_outcome() {
     ends(&say(done(0, false)), Reason::Succeeded, Some(0));
     ends(&say(done(3, false)), Reason::NonZeroExit, Some(3));
     ends(&say(done(137, false)), Reason::Signalled, Some(137));
-    ends(&say(Answer::Died(Streams::default())), Reason::SessionLost, None);
+    assert_eq!(say(Answer::Died(Streams::default())), Step::Kill, "what its runner left behind goes first");
+    let died = killed(present(up("session-1", 1)), Answer::Died(Streams::default()));
+    ends(&decide(&running(), &died, at(5)), Reason::SessionLost, None);
     ends(&say(Answer::Lost), Reason::OutcomeUnknown, None);
     ends(&say(Answer::Cleared), Reason::OutcomeUnknown, None);
     assert_eq!(say(Answer::Running), Step::Wait);
 }
 
 #[test]
-fn what_was_not_seen_is_sent_again_once_per_look_at_the_session() {
+fn what_was_not_seen_is_sent_again_then_fenced_and_then_a_new_attempt() {
     let unseen = |session, epoch| answered(present(up(session, epoch)), Answer::Unseen);
-    assert_eq!(decide(&running(), &unseen("session-1", 1), at(5)), Step::Suspect);
+    assert_eq!(decide(&running(), &unseen("session-1", 1), at(5)), Step::Submit { epoch: 1 });
+    let mut twice = unseen("session-1", 1);
+    twice.sent.times = 2;
+    assert_eq!(decide(&running(), &twice, at(5)), Step::Fence);
     assert_eq!(decide(&running(), &unseen("session-1", 2), at(5)), Step::Submit { epoch: 2 });
     let step = decide(&running(), &unseen("session-2", 2), at(5));
     let Step::Record(status, Again::AtOnce) = step else { panic!("{step:?}") };
     assert_eq!((status.session_id.as_deref(), status.attempts), (Some("session-2"), Some(1)));
+    assert_eq!(status.start_time, Some(Time(at(5))), "its time begins anew");
+
+    let fenced = |epoch| answered(present(up("session-2", epoch)), Answer::Fenced);
+    for time in [at(5), at(500)] {
+        // Overdue or not: it never began.
+        let told = running();
+        let step = decide(&told, &fenced(1), time);
+        let step = if let Step::Record(status, _) = &step {
+            decide(&SandboxCommand { status: Some((**status).clone()), ..told }, &fenced(1), time)
+        } else {
+            step
+        };
+        assert_eq!(step, Step::Suspect { epoch: 1 });
+    }
+    let step = decide(&running(), &fenced(2), at(5));
+    let Step::Record(status, Again::AtOnce) = step else { panic!("{step:?}") };
+    assert_eq!((status.attempts, status.session_id.as_deref()), (Some(2), Some("session-2")));
+}
+
+#[test]
+fn a_text_that_daytona_refuses_is_fenced_and_told() {
+    let mut refused = answered(present(up("session-1", 1)), Answer::Unseen);
+    refused.sent.refused = Some("413 too large".to_owned());
+    assert_eq!(decide(&running(), &refused, at(5)), Step::Fence);
+    refused.sent.answer = Some(Answer::Fenced);
+    ends(&decide(&running(), &refused, at(5)), Reason::StartFailed, None);
 }
 
 #[test]
 fn time_deletion_and_the_leases_end_stop_it() {
     let ready = || present(up("session-1", 1));
     assert_eq!(decide(&running(), &seen(ready()), at(60)), Step::Wait, "never before its time");
-    assert_eq!(decide(&running(), &seen(ready()), at(61)), Step::Kill);
-    assert_eq!(decide(&deleted(running()), &seen(ready()), at(5)), Step::Kill);
-    assert_eq!(decide(&running(), &seen(terminating(up("session-1", 1))), at(5)), Step::Kill);
+    let (message, step) = after_telling(&running(), &seen(ready()), at(61));
+    assert!(message.contains("being ended") && message.contains("timeoutSeconds (60)"), "{message}");
+    assert_eq!(step, Step::Kill);
+    assert_eq!(after_telling(&deleted(running()), &seen(ready()), at(5)).1, Step::Kill);
+    assert_eq!(after_telling(&running(), &seen(terminating(up("session-1", 1))), at(5)).1, Step::Kill);
 
-    let stopped = |command: SandboxCommand, lease, answer| decide(&command, &answered(lease, answer), at(61));
+    let stopped = |command: SandboxCommand, lease, answer| decide(&command, &killed(lease, answer), at(61));
     ends(&stopped(running(), ready(), done(143, true)), Reason::TimedOut, Some(143));
     ends(&stopped(running(), ready(), done(0, false)), Reason::Succeeded, Some(0));
-    ends(&stopped(running(), ready(), Answer::Fenced), Reason::TimedOut, None);
+    ends(&stopped(running(), ready(), Answer::Died(Streams::default())), Reason::TimedOut, None);
     ends(&stopped(deleted(running()), ready(), done(143, true)), Reason::Cancelled, Some(143));
+    ends(&stopped(deleted(running()), ready(), Answer::Fenced), Reason::Cancelled, None);
     ends(&stopped(running(), terminating(up("session-1", 1)), done(143, true)), Reason::LeaseEnded, Some(143));
-    assert_eq!(stopped(running(), ready(), Answer::Survivors), Step::Kill);
+    ends(&stopped(running(), terminating(up("session-1", 1)), Answer::Fenced), Reason::LeaseEnded, None);
+    let survivors = answered(ready(), Answer::Survivors);
+    assert_eq!(after_telling(&running(), &survivors, at(61)).1, Step::Kill);
 }
 
 #[test]
 fn not_knowing_decides_nothing() {
     let unknown = || present(Sandbox::Unknown);
     assert!(matches!(decide(&running(), &seen(unknown()), at(5)), Step::Look(_)));
-    assert!(matches!(decide(&running(), &seen(unknown()), at(500)), Step::Look(_)), "overdue, but nobody can tell");
-    assert!(matches!(decide(&deleted(running()), &seen(unknown()), at(5)), Step::Look(_)));
+    let waits =
+        |command: &SandboxCommand, lease| matches!(after_telling(command, &seen(lease), at(500)).1, Step::Look(_));
+    assert!(waits(&running(), unknown()), "overdue, but nobody can tell");
+    assert!(waits(&deleted(running()), unknown()));
+    assert!(waits(&running(), terminating(Sandbox::Unknown)));
     assert!(
         matches!(decide(&running(), &seen(present(Sandbox::Down)), at(5)), Step::Look(_)),
-        "it will be started and asked"
+        "it is started and asked"
     );
-    assert!(matches!(decide(&running(), &seen(terminating(Sandbox::Unknown)), at(5)), Step::Look(_)));
 }
 
 #[test]

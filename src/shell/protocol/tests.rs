@@ -204,7 +204,8 @@ fn a_background_process_that_holds_the_output_does_not_hold_the_command() {
         assert!(Path::new("/proc").join(pid.trim()).exists(), "it was to live on");
         let text = sandbox.execute(&sandbox.workspace.kill(&attempt_in(sandbox, 1), 0));
         assert!(text.contains(" done 0 "), "it had ended by itself: {text}");
-        sandbox.eventually("the background process is gone", |_| !alive(&pid));
+        assert!(alive(&pid), "what it left in the background was ended with a command that was over");
+        assert!(Command::new("kill").args(["-9", pid.trim()]).status().unwrap().success());
     });
 }
 
@@ -223,6 +224,68 @@ fn kill_ends_all_that_was_started_and_keeps_the_session() {
         assert_eq!((code, out.as_str()), (137, "begun\n"), "{text}");
         assert!(!alive(&std::fs::read_to_string(&pid).unwrap()), "the detached child lives");
         assert_eq!(ended(&sandbox.run(2, "echo alive")).2, "alive\n");
+    });
+}
+
+#[test]
+fn a_kill_can_be_repeated() {
+    for_each_shell(|sandbox| {
+        let attempt = attempt_in(sandbox, 1);
+        let kill = sandbox.workspace.kill(&attempt, 0);
+        for _ in 0..2 {
+            assert_eq!(Answer::parse(&attempt, &sandbox.execute(&kill)), Ok(Answer::Fenced), "{}", sandbox.shell);
+        }
+        let attempt = attempt_in(sandbox, 2);
+        sandbox.feed(&sandbox.workspace.run(&attempt, "echo begun; sleep 300"));
+        let started = sandbox.base().join("attempt").join(&attempt.id).join("child");
+        sandbox.eventually("it runs", |_| started.exists());
+        let kill = sandbox.workspace.kill(&attempt, 0);
+        let answers =
+            [sandbox.execute(&kill), sandbox.execute(&kill)].map(|text| Answer::parse(&attempt, &text).unwrap());
+        assert_eq!(answers[0], answers[1]);
+        assert!(matches!(answers[0], Answer::Done { killed: true, .. }), "{answers:?}");
+        // A runner that died before it made anything.
+        let guard = sandbox.base().join("guard").join(attempt_in(sandbox, 3).id);
+        std::fs::write(guard, "999999999 1\n").unwrap();
+        let attempt = attempt_in(sandbox, 3);
+        let text = sandbox.execute(&sandbox.workspace.kill(&attempt, 0));
+        assert_eq!(Answer::parse(&attempt, &text), Ok(Answer::Died(Streams::default())), "{text}");
+    });
+}
+
+#[test]
+fn a_runner_that_was_stopped_is_woken_or_ended() {
+    for_each_shell(|sandbox| {
+        let attempt = attempt_in(sandbox, 1);
+        sandbox.feed(&sandbox.workspace.run(&attempt, "echo begun; kill -STOP $PPID; sleep 300"));
+        let guard = sandbox.base().join("guard").join(&attempt.id);
+        sandbox.eventually("the runner is stopped", |_| {
+            let pid = std::fs::read_to_string(&guard).unwrap_or_default();
+            let pid = pid.split(' ').next().unwrap().to_owned();
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.rsplit(") ").next().unwrap().starts_with('T')
+        });
+        let text = sandbox.execute(&sandbox.workspace.kill(&attempt, 0));
+        let answer = Answer::parse(&attempt, &text).unwrap();
+        assert!(matches!(answer, Answer::Done { killed: true, .. } | Answer::Died(_)), "{text}");
+        assert_eq!(ended(&sandbox.run(2, "echo alive")).2, "alive\n");
+    });
+}
+
+#[test]
+fn a_fence_keeps_from_starting_and_ends_nothing() {
+    for_each_shell(|sandbox| {
+        let runs = attempt_in(sandbox, 1);
+        sandbox.feed(&sandbox.workspace.run(&runs, "while [ ! -e go ]; do sleep 0.02; done; exit 4"));
+        let started = sandbox.base().join("attempt").join(&runs.id).join("child");
+        sandbox.eventually("it runs", |_| started.exists());
+        let text = sandbox.execute(&sandbox.workspace.fence(&runs));
+        assert_eq!(Answer::parse(&runs, &text), Ok(Answer::Running));
+        std::fs::write(sandbox.dir.path().join("home/work/go"), "").unwrap();
+        assert_eq!(ended(&sandbox.wait(&runs)).0, 4);
+        let late = attempt_in(sandbox, 2);
+        let text = sandbox.execute(&sandbox.workspace.fence(&late));
+        assert_eq!(Answer::parse(&late, &text), Ok(Answer::Fenced));
     });
 }
 
@@ -299,6 +362,11 @@ fn an_answer_that_is_cut_or_foreign_says_nothing() {
     for end in 0..good.len() - 11 {
         assert_eq!(Answer::parse(&attempt, good.get(..end).unwrap()), Err(Garbled), "{}", good.get(..end).unwrap());
     }
+    let noisy = format!("bash: warning: setlocale: LC_ALL: cannot change locale\n{good}");
+    assert_eq!(Answer::parse(&attempt, &noisy), Answer::parse(&attempt, good));
+    let forged =
+        "dtc1 0b8e9f9e-command-1 done 0 -92233720368547758.07 92233720368547758.07 full\nstdout 0 - \nstderr 0 - \n";
+    assert_eq!(Answer::parse(&attempt, forged), Err(Garbled));
     for bad in ["", "ok", "dtc1 0b8e9f9e-command-11 running", "dtc1 other running", "502 Bad Gateway"] {
         assert_eq!(Answer::parse(&attempt, bad), Err(Garbled), "{bad}");
     }

@@ -1,0 +1,131 @@
+//! A lease lets go: commands, session, sandbox, finalizer, each only when the one before is proved gone.
+
+use std::time::Duration;
+
+use super::lease::{Credentials, Intervals, MISMATCH, Observed, Remote, Session, Step, Told, failure, pace};
+use crate::{
+    api::{LeaseReason as Reason, SandboxLease, SandboxStatus, sandbox_label},
+    daytona::{Sandbox, State},
+};
+
+/// Decides what to do next about a lease that is being deleted.
+pub(super) fn release(
+    lease: &SandboxLease,
+    observed: &Observed,
+    intervals: &Intervals,
+    told: &mut Told,
+) -> (Step, Duration) {
+    told.deleting("letting go");
+    let wait = (Step::Rest, pace(observed, intervals));
+    // Nothing was ever intended, so nothing can be there.
+    let Some(recorded) = lease.status.as_ref().and_then(|s| s.sandbox.as_ref()) else {
+        return (Step::RemoveFinalizer, Duration::ZERO);
+    };
+    let name = recorded.id.as_deref().unwrap_or(&recorded.name);
+    if let Credentials::Missing(reason, message) = &observed.credentials {
+        told.blocked(*reason, &format!("cannot ask Daytona whether sandbox {name} is gone: {message}"));
+        return (Step::Rest, intervals.idle);
+    }
+    // By name one look is not enough: a create call whose reply was lost may still be under way, and labels may lag.
+    let sure = recorded.id.is_some() || observed.since >= intervals.absence;
+    match &observed.remote {
+        Remote::NotAsked => {
+            if let Credentials::Unknown(message) = &observed.credentials {
+                told.blocked(Reason::ApiUnreachable, &format!("the Kubernetes API did not tell the key: {message}"));
+            }
+            wait
+        }
+        Remote::Unknown(error) => {
+            told.blocked_by(error, name);
+            wait
+        }
+        Remote::Unproven => {
+            told.blocked(Reason::CredentialMismatch, MISMATCH);
+            (Step::Rest, intervals.idle)
+        }
+        Remote::FailedDeletion(sandbox) => {
+            told.blocked(Reason::SandboxError, &format!("Daytona could not delete the sandbox: {}", failure(sandbox)));
+            (Step::DeleteSandbox(sandbox.id.clone()), pace(observed, intervals))
+        }
+        Remote::Absent if sure => (Step::RemoveFinalizer, Duration::ZERO),
+        // The name was somebody else's all along, so ours was never created.
+        Remote::Foreign(_) if recorded.id.is_none() && sure => (Step::RemoveFinalizer, Duration::ZERO),
+        Remote::Absent | Remote::Foreign(_) if recorded.id.is_none() => {
+            told.deleting("making sure that no sandbox appears under the lease's name");
+            wait
+        }
+        Remote::Absent => wait,
+        Remote::Foreign(sandbox) => {
+            let (id, label) = (&sandbox.id, sandbox_label::LEASE_UID);
+            let message = format!(
+                "sandbox {id} no longer carries this lease's label {label}; it is left alone. Put the label back, or \
+                 delete the sandbox in Daytona"
+            );
+            told.blocked(Reason::NameConflict, &message);
+            (Step::Rest, intervals.idle)
+        }
+        Remote::Present(sandbox) => {
+            told.sandbox(sandbox);
+            release_sandbox(sandbox, recorded, lease, observed, intervals, told)
+        }
+    }
+}
+
+fn release_sandbox(
+    sandbox: &Sandbox,
+    recorded: &SandboxStatus,
+    lease: &SandboxLease,
+    observed: &Observed,
+    intervals: &Intervals,
+    told: &mut Told,
+) -> (Step, Duration) {
+    let wait = pace(observed, intervals);
+    let id = sandbox.id.clone();
+    if recorded.id.as_ref() != Some(&id) {
+        return (Step::Record, Duration::ZERO);
+    }
+    match &sandbox.state {
+        State::Destroyed(word) => {
+            told.deleting(&format!("sandbox {id} is {word}; waiting until Daytona says that it is gone"));
+            return (Step::Rest, wait);
+        }
+        State::Started => {}
+        // A session lives only in a running sandbox: here it is gone, and nothing is started to prove it.
+        State::Stopped
+        | State::Archived
+        | State::Paused
+        | State::Failed(_)
+        | State::Changing(_)
+        | State::Unheard(_) => {
+            told.session_gone();
+            told.deleting(&format!("deleting sandbox {id} ({})", sandbox.state.as_str()));
+            return (Step::DeleteSandbox(id), wait);
+        }
+    }
+    if observed.running > 0 && observed.leaving < intervals.drain {
+        // The commands are ended by their own controller, which needs a way into the sandbox.
+        if !matches!(observed.session, Session::Serving) {
+            return (Step::ResumeSession, wait);
+        }
+        told.deleting(&format!("ending {} running command(s)", observed.running));
+        return (Step::Rest, intervals.busy);
+    }
+    let Some(session) = lease.status.as_ref().and_then(|s| s.session.as_ref()) else {
+        told.deleting(&format!("deleting sandbox {id}"));
+        return (Step::DeleteSandbox(id), wait);
+    };
+    match &observed.session {
+        Session::Absent => {
+            told.session_gone();
+            (Step::Record, Duration::ZERO)
+        }
+        Session::Unknown(error) => {
+            told.blocked_by(error, &session.id);
+            (Step::DeleteSession, wait)
+        }
+        Session::Serving | Session::NotAsked | Session::Listed | Session::Dead => {
+            told.deleting(&format!("deleting session {}", session.id));
+            (Step::DeleteSession, Duration::ZERO)
+        }
+    }
+}
