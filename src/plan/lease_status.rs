@@ -4,7 +4,7 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use kube::ResourceExt;
 
-use super::lease::{Credentials, Observed, Remote, refusal, sandbox_name, session_id};
+use super::lease_seen::{Credentials, Observed, Remote, sandbox_name, session_id};
 use crate::{
     api::{
         CommandGauges, Condition, ConnectionStatus, LeaseCondition as Type, LeaseReason as Reason, REQUESTED_AT,
@@ -16,6 +16,10 @@ use crate::{
 
 /// Operation of the client whose refusal is certain to have made nothing.
 const CREATE: &str = "create the sandbox";
+
+pub(super) const MISMATCH: &str = "the key does not show the sandbox and has not proved that it belongs to the same \
+     Daytona organisation, so its \"not found\" proves nothing: put a key of the organisation that owns the sandbox \
+     into the Secret";
 
 /// Status, reason and message of a condition.
 type Said = (Truth, Reason, String);
@@ -294,4 +298,26 @@ fn conditions(mut all: Vec<Condition>, told: &Told, stamp: Stamp) -> Vec<Conditi
         condition.observed_generation = stamp.generation;
     }
     all
+}
+
+pub(super) fn failure(sandbox: &Sandbox) -> String {
+    let why = sandbox.error_reason.as_deref().unwrap_or("no reason given");
+    let state = sandbox.state.as_str();
+    format!("sandbox {} is in state {state}: {why}. Recover or delete it in Daytona, or delete this lease", sandbox.id)
+}
+
+/// What a refused create call means. Daytona answers all of them with 400; only the text tells them apart.
+fn refusal(error: &Error) -> (Reason, String) {
+    let text = error.message.to_lowercase();
+    let reason = match error.class {
+        Class::Unauthorized => Reason::Unauthorized,
+        _ if text.contains("limit exceeded") || text.contains("quota") => Reason::QuotaExceeded,
+        _ if text.contains("snapshot")
+            && ["not found", "not active", "not available", "does not exist"].iter().any(|t| text.contains(t)) =>
+        {
+            Reason::SnapshotNotFound
+        }
+        _ => Reason::InvalidSpec,
+    };
+    (reason, error.to_string())
 }

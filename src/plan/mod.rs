@@ -5,6 +5,7 @@ pub mod backoff;
 pub mod command;
 mod command_status;
 pub mod lease;
+mod lease_seen;
 mod lease_status;
 pub mod outcome;
 pub mod queue;

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::lease::{Credentials, Intervals, MISMATCH, Observed, Remote, Session, Step, Told, failure, pace};
+use super::{
+    lease_seen::{Credentials, Intervals, Observed, Remote, Session, Step, pace},
+    lease_status::{MISMATCH, Told, failure},
+};
 use crate::{
     api::{LeaseReason as Reason, SandboxLease, SandboxStatus, sandbox_label},
     daytona::{Sandbox, State},

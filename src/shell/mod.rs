@@ -4,5 +4,5 @@
 mod output;
 mod protocol;
 
-pub use output::{Rendered, TAIL_BYTES, last_line, render};
-pub use protocol::{Answer, Attempt, Garbled, How, Stream, Streams, Workspace};
+pub use output::{Rendered, Stream, Streams, TAIL_BYTES, last_line, render};
+pub use protocol::{Answer, Attempt, Garbled, How, Workspace};

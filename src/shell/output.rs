@@ -1,12 +1,30 @@
 //! Makes bytes of unknown origin fit to be read: valid UTF-8, no control sequences, bounded.
 
-use super::protocol::Stream;
-
 /// Longest tail that is shown, in bytes.
 pub const TAIL_BYTES: usize = 4096;
 
 /// Longest last line that is shown, in characters.
 const LINE_CHARS: usize = 120;
+
+/// Both outputs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Streams {
+    /// Standard output.
+    pub stdout: Stream,
+    /// Standard error.
+    pub stderr: Stream,
+}
+
+/// One output.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stream {
+    /// Size of the whole.
+    pub bytes: u64,
+    /// SHA-256 of the whole, in hexadecimal, where the sandbox could compute it.
+    pub sha256: Option<String>,
+    /// The end of it, byte for byte.
+    pub tail: Vec<u8>,
+}
 
 /// An output, ready to be shown.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use sha2::{Digest, Sha256};
 
-use super::output::TAIL_BYTES;
+use super::output::{Stream, Streams, TAIL_BYTES};
 
 /// The runner, as it is put into each sandbox.
 const RUNNER: &str = include_str!("runner.sh");
@@ -182,26 +182,6 @@ pub enum How {
     NotStarted,
     /// After it removed the files that its output went to.
     OutputLost,
-}
-
-/// Both outputs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Streams {
-    /// Standard output.
-    pub stdout: Stream,
-    /// Standard error.
-    pub stderr: Stream,
-}
-
-/// One output.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stream {
-    /// Size of the whole.
-    pub bytes: u64,
-    /// SHA-256 of the whole, in hexadecimal, where the sandbox could compute it.
-    pub sha256: Option<String>,
-    /// The end of it, byte for byte.
-    pub tail: Vec<u8>,
 }
 
 /// An answer that is not the runner's: nothing is known from it; ask again.

@@ -5,12 +5,16 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::Extension;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::environment::Environment;
 use super::lock;
 use super::session::Session;
+
+/// The daemon that answers a request, put there by the proxy.
+pub(super) type Here = Extension<Arc<Daemon>>;
 
 /// A file name cannot be longer; the id of a session is one.
 const LONGEST_ID: usize = 255;

@@ -17,9 +17,9 @@ use tokio::net::unix::pipe;
 use tokio::process::Child;
 
 use super::daemon::Daemon;
+use super::daemon::Here;
 use super::problem::Problem;
 use super::processes::{self, Process};
-use super::toolbox::Here;
 
 /// How long a background child that holds the output is waited for after the shell has ended.
 const OUTPUT_GRACE: Duration = Duration::from_secs(30);

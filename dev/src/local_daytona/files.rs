@@ -13,9 +13,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::daemon::Daemon;
+use super::daemon::Here;
 use super::paths::{self, PathError};
 use super::problem::Problem;
-use super::toolbox::Here;
 
 pub(super) fn router() -> Router {
     Router::new()

@@ -15,15 +15,12 @@ use serde_json::{Value, json};
 use super::calls::Subject;
 use super::command::Command;
 use super::control::has_key;
-use super::daemon::{Daemon, OpenError};
+use super::daemon::{Daemon, Here, OpenError};
 use super::output::{Form, split, strip, text};
 use super::problem::Problem;
 use super::service::{Entry, Service};
 use super::session::{ExecError, Session};
 use super::{execute, files, transfer};
-
-/// The daemon that answers a request, put there by the proxy.
-pub(super) type Here = Extension<Arc<Daemon>>;
 
 /// How often a synchronous exec looks whether it is done; hence it never takes less.
 const SYNC_POLL: std::time::Duration = std::time::Duration::from_millis(50);

@@ -16,9 +16,9 @@ use tokio::fs;
 use tokio::io::AsyncWriteExt;
 
 use super::daemon::Daemon;
+use super::daemon::Here;
 use super::files::{At, real_path, refused};
 use super::problem::Problem;
-use super::toolbox::Here;
 
 const BOUNDARY: &str = "DAYTONA-FILE-BOUNDARY";
 

@@ -3,8 +3,11 @@
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use super::*;
-use crate::api::{
-    CommandGauges, ConnectionStatus, SandboxLeaseSpec, SandboxLeaseStatus, SandboxStatus, SessionStatus, condition,
+use crate::{
+    api::{
+        CommandGauges, ConnectionStatus, SandboxLeaseSpec, SandboxLeaseStatus, SandboxStatus, SessionStatus, condition,
+    },
+    daytona::{Class, Error},
 };
 
 const INTERVALS: Intervals = Intervals {

@@ -1,0 +1,144 @@
+//! What a decision about a lease is made from, and what it can be.
+
+use std::time::Duration;
+
+use kube::ResourceExt;
+
+use crate::{
+    api::{LeaseReason as Reason, SandboxLease, sandbox_label},
+    daytona::{Error, Sandbox},
+};
+
+/// Whether the lease's key can be used.
+#[derive(Clone, Debug)]
+pub enum Credentials {
+    /// It can.
+    Usable {
+        /// API URL that it is used at.
+        api_url: String,
+        /// Fingerprint of the key.
+        fingerprint: String,
+    },
+    /// It cannot, for this reason.
+    Missing(Reason, String),
+    /// The Kubernetes API did not tell.
+    Unknown(String),
+}
+
+/// What Daytona says about the lease's sandbox.
+#[derive(Clone, Debug)]
+pub enum Remote {
+    /// Nothing was asked, for want of a key.
+    NotAsked,
+    /// It cannot be known now.
+    Unknown(Error),
+    /// There is none, by id or, while no id is known, by name.
+    Absent,
+    /// There is none under this key, but this key has not shown yet that it belongs to the sandbox's organisation.
+    Unproven,
+    /// By id there is none, but the list still shows it, failed: its deletion did not work.
+    FailedDeletion(Sandbox),
+    /// There is one that does not carry this lease's label.
+    Foreign(Sandbox),
+    /// It is there, and ours.
+    Present(Sandbox),
+}
+
+/// What Daytona says about the lease's session.
+#[derive(Clone, Debug)]
+pub enum Session {
+    /// It takes commands; looked at since the controller started, and nobody has complained since.
+    Serving,
+    /// Nothing was asked.
+    NotAsked,
+    /// It cannot be known now.
+    Unknown(Error),
+    /// There is none of that id.
+    Absent,
+    /// It is there; whether its shell lives is another question.
+    Listed,
+    /// It is there, but does not do what it is told.
+    Dead,
+}
+
+/// What is known when a decision is made.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// The key.
+    pub credentials: Credentials,
+    /// The sandbox.
+    pub remote: Remote,
+    /// The session that `status` names.
+    pub session: Session,
+    /// Commands that need the sandbox: running ones, and those whose turn it is.
+    pub needed: bool,
+    /// Commands that were sent and have no outcome yet.
+    pub running: usize,
+    /// For how long the sandbox has been seen like this. One look may be wrong.
+    pub since: Duration,
+    /// For how long the lease has been seen leaving.
+    pub leaving: Duration,
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing.
+    Rest,
+    /// Put the finalizer on.
+    AddFinalizer,
+    /// Take the finalizer off.
+    RemoveFinalizer,
+    /// Nothing but write the status, then decide again at once.
+    Record,
+    /// Create the sandbox of the recorded name.
+    CreateSandbox,
+    /// Start the sandbox.
+    StartSandbox(String),
+    /// Open the recorded session and prove that its shell lives.
+    OpenSession,
+    /// Look whether the recorded session, known to have lived, is still there; then it serves.
+    ResumeSession,
+    /// Delete the recorded session.
+    DeleteSession,
+    /// Delete the sandbox.
+    DeleteSandbox(String),
+}
+
+/// How often things are looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Intervals {
+    /// While nothing is expected to change.
+    pub idle: Duration,
+    /// While Daytona is changing something.
+    pub busy: Duration,
+    /// For how long a sandbox must be seen absent before it counts as gone, when we did not delete it.
+    pub absence: Duration,
+    /// How long a deleted lease waits for its running commands to be ended.
+    pub drain: Duration,
+}
+
+/// The name of a lease's sandbox in Daytona: known before it exists, so that a lost reply loses nothing.
+#[must_use]
+pub fn sandbox_name(lease: &SandboxLease) -> String {
+    format!("sblease-{}", lease.uid().unwrap_or_default())
+}
+
+/// Whether a sandbox is this lease's own.
+#[must_use]
+pub fn is_ours(lease: &SandboxLease, sandbox: &Sandbox) -> bool {
+    lease.uid().is_some_and(|uid| sandbox.label(sandbox_label::LEASE_UID) == Some(uid.as_str()))
+}
+
+/// The session's id of a generation. Never used for another lease or another generation.
+#[must_use]
+pub fn session_id(lease: &SandboxLease, generation: i64) -> String {
+    format!("{}-{generation}", lease.uid().unwrap_or_default())
+}
+
+/// How soon to look again at what Daytona is changing: the longer it takes, the later.
+pub(super) fn pace(observed: &Observed, intervals: &Intervals) -> Duration {
+    intervals.busy.max((observed.since / 8).min(SLOWEST_PACE))
+}
+
+const SLOWEST_PACE: Duration = Duration::from_secs(30);
