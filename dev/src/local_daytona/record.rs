@@ -222,7 +222,6 @@ impl Record {
         let given = &self.given;
         let more = json!({
             "env": given.env,
-            "user": given.user.as_deref().unwrap_or("daytona"),
             "volumes": given.volumes,
             "buildInfo": given.build_info,
             "networkAllowList": given.network_allow_list,
@@ -254,6 +253,7 @@ impl Record {
             "snapshot": given.snapshot,
             "target": given.target.as_deref().unwrap_or("local"),
             "labels": self.labels(),
+            "user": given.user.as_deref().unwrap_or("daytona"),
             "public": given.public,
             "networkBlockAll": given.network_block_all,
             "cpu": given.cpu.unwrap_or(1),
