@@ -37,10 +37,19 @@ pub(super) enum Standing {
     Up(Arc<Handle>),
 }
 
+/// What is wrong with a session that is thought to serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub(super) enum Suspicion {
+    /// Our files in the sandbox may be gone. Something may be running.
+    Workspace,
+    /// Its shell may be dead. Nothing of ours runs in it.
+    Shell,
+}
+
 #[derive(Debug, Default)]
 struct Entry {
     standing: Standing,
-    suspect: bool,
+    suspect: Option<Suspicion>,
     epoch: u64,
     seen: Option<(String, Instant)>,
     leaving: Option<Instant>,
@@ -72,7 +81,10 @@ impl Board {
 
     /// The sandbox as the command's decision sees it.
     pub(super) fn sandbox(&self, lease: &str) -> Sandbox {
-        match self.entries().get(lease).map(|e| &e.standing) {
+        let entries = self.entries();
+        match entries.get(lease).map(|e| &e.standing) {
+            // Into a session that is suspected nothing more is fed until it was looked at.
+            Some(Standing::Up(_)) if entries.get(lease).is_some_and(|e| e.suspect.is_some()) => Sandbox::Unknown,
             None | Some(Standing::Unknown) => Sandbox::Unknown,
             Some(Standing::Down) => Sandbox::Down,
             Some(Standing::Lost) => Sandbox::Lost,
@@ -103,22 +115,25 @@ impl Board {
     pub(super) fn serve(&self, lease: &str, make: impl FnOnce(u64) -> Handle) {
         self.with(lease, |entry| {
             entry.epoch += 1;
-            entry.suspect = false;
+            entry.suspect = None;
             entry.standing = Standing::Up(Arc::new(make(entry.epoch)));
         });
     }
 
     /// The session of this epoch does not do what it is told. True when that is news.
-    pub(super) fn suspect(&self, lease: &str, epoch: u64) -> bool {
+    pub(super) fn suspect(&self, lease: &str, epoch: u64, suspicion: Suspicion) -> bool {
         self.with(lease, |entry| {
-            let news = !entry.suspect && matches!(&entry.standing, Standing::Up(handle) if handle.epoch == epoch);
-            entry.suspect |= news;
+            let present = matches!(&entry.standing, Standing::Up(handle) if handle.epoch == epoch);
+            let news = present && entry.suspect.is_none_or(|known| known < suspicion);
+            if news {
+                entry.suspect = Some(suspicion);
+            }
             news
         })
     }
 
-    pub(super) fn is_suspect(&self, lease: &str) -> bool {
-        self.entries().get(lease).is_some_and(|e| e.suspect)
+    pub(super) fn suspicion(&self, lease: &str) -> Option<Suspicion> {
+        self.entries().get(lease).and_then(|e| e.suspect)
     }
 
     /// Notes how the sandbox looks; for how long it has looked so.

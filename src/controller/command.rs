@@ -10,7 +10,7 @@ use tracing::Instrument;
 
 use super::{
     attempts::Waiting,
-    board::Handle,
+    board::{Handle, Suspicion},
     context::{Context, RECONCILE_LIMIT, reference},
     error::Error,
 };
@@ -25,7 +25,7 @@ use crate::{
         command::{self as plan, Again, GRACE_SECONDS, Lease, Observed, Step},
         queue,
     },
-    shell::{Answer, Attempt},
+    shell::{Answer, Attempt, How},
 };
 
 /// Most steps in one reconcile.
@@ -129,9 +129,7 @@ async fn act(command: SandboxCommand, step: Step, ctx: &Arc<Context>) -> Result<
         Step::Kill => kill(command, ctx).await,
         Step::Fence => fence(command, ctx).await,
         Step::Suspect { epoch } => {
-            if lease_uid(&command).is_some_and(|lease| ctx.board.suspect(lease, epoch)) {
-                hint_lease(&command, ctx);
-            }
+            suspect(&command, epoch, Suspicion::Shell, ctx);
             Ok(Next::After(Duration::from_secs(10)))
         }
     }
@@ -146,6 +144,9 @@ async fn record(
     ctx: &Context,
 ) -> Result<Next, Error> {
     let old = command.status.clone().unwrap_or_default();
+    if new.state == Some(CommandState::Finished) {
+        doubt(&command, ctx);
+    }
     let Some(now) = status::apply(api, &command, command.status.as_ref(), new).await? else {
         return Ok(Next::Rest);
     };
@@ -176,6 +177,17 @@ async fn record(
             }
             Ok(Next::After(wait))
         }
+    }
+}
+
+/// A command that found our files gone, or took them away, may not be the last to do so: the next one is not fed in
+/// before the lease has looked.
+fn doubt(command: &SandboxCommand, ctx: &Context) {
+    let Some((uid, attempt)) = attempt(command) else { return };
+    let answer = ctx.attempts.sent(&uid, &attempt).answer;
+    let gone = matches!(answer, Some(Answer::Lost | Answer::Done { how: How::OutputLost, .. }));
+    if let Some(handle) = handle(command, ctx).filter(|_| gone) {
+        suspect(command, handle.epoch, Suspicion::Workspace, ctx);
     }
 }
 
@@ -210,9 +222,7 @@ async fn submit(command: SandboxCommand, epoch: u64, ctx: &Arc<Context>) -> Resu
                 Class::Refused => ctx.attempts.refused(&uid, &attempt, error.to_string()),
                 // There is no such session, or its shell is dead.
                 Class::Gone => {
-                    if let Some(lease) = lease_uid(&command) {
-                        ctx.board.suspect(lease, epoch);
-                    }
+                    suspect(&command, epoch, Suspicion::Shell, ctx);
                 }
                 _ => {}
             }
@@ -267,6 +277,7 @@ async fn await_end(
                 }
                 Err(garbled) => {
                     tracing::debug!(exit = done.exit_code, "the answer is not the runner's");
+                    suspect(&command, handle.epoch, Suspicion::Workspace, &ctx);
                     ctx.attempts.failed(&uid, &attempt, Error::Sandbox(garbled.to_string()));
                     break;
                 }
@@ -291,7 +302,7 @@ async fn fence(command: SandboxCommand, ctx: &Context) -> Result<Next, Error> {
     let text = handle.workspace.fence(&attempt);
     let done = handle.toolbox.execute("fence the command", &text, Duration::ZERO).await;
     let done = done.inspect_err(|_| hint_lease(&command, ctx))?;
-    let answer = Answer::parse(&attempt, &done.result).map_err(|garbled| Error::Sandbox(garbled.to_string()))?;
+    let answer = understood(&command, &attempt, &handle, &done.result, ctx)?;
     ctx.attempts.answered(&uid, &attempt, certain(answer));
     Ok(Next::now(command))
 }
@@ -305,7 +316,7 @@ async fn kill(command: SandboxCommand, ctx: &Context) -> Result<Next, Error> {
     let held = Duration::from_secs(GRACE_SECONDS + 10);
     let done = handle.toolbox.execute("end the command", &text, held).await;
     let done = done.inspect_err(|_| hint_lease(&command, ctx))?;
-    match Answer::parse(&attempt, &done.result).map_err(|garbled| Error::Sandbox(garbled.to_string()))? {
+    match understood(&command, &attempt, &handle, &done.result, ctx)? {
         Answer::Survivors | Answer::Running => {
             Err(Error::Sandbox("something that the command started could not be ended; it is tried again".to_owned()))
         }
@@ -313,6 +324,27 @@ async fn kill(command: SandboxCommand, ctx: &Context) -> Result<Next, Error> {
             ctx.attempts.ended(&uid, &attempt, certain(answer));
             Ok(Next::now(command))
         }
+    }
+}
+
+/// The answer, or the suspicion that the runner is not there any more.
+fn understood(
+    command: &SandboxCommand,
+    attempt: &Attempt,
+    handle: &Handle,
+    text: &str,
+    ctx: &Context,
+) -> Result<Answer, Error> {
+    Answer::parse(attempt, text).map_err(|garbled| {
+        suspect(command, handle.epoch, Suspicion::Workspace, ctx);
+        Error::Sandbox(garbled.to_string())
+    })
+}
+
+/// Has the lease look at its session, if that is news.
+fn suspect(command: &SandboxCommand, epoch: u64, suspicion: Suspicion, ctx: &Context) {
+    if lease_uid(command).is_some_and(|lease| ctx.board.suspect(lease, epoch, suspicion)) {
+        hint_lease(command, ctx);
     }
 }
 

@@ -26,6 +26,9 @@ pub(super) enum Error {
     /// The runner in the sandbox did not do what it is there for.
     #[error("sandbox: {0}")]
     Sandbox(String),
+    /// A session cannot be used, for this reason.
+    #[error("sandbox: {0}; another session is opened")]
+    DeadSession(String),
     /// The reconcile took longer than it may.
     #[error("the reconcile took too long; it is tried again")]
     TimedOut,
@@ -47,7 +50,7 @@ impl Error {
                 Class::Gone | Class::Conflict | Class::NotYet => grow(1, 15),
                 Class::Unavailable | Class::Unclear => grow(1, 30),
             },
-            Self::Kube(_) | Self::Sandbox(_) | Self::TimedOut => grow(1, 30),
+            Self::Kube(_) | Self::Sandbox(_) | Self::DeadSession(_) | Self::TimedOut => grow(1, 30),
         }
     }
 }

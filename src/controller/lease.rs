@@ -100,11 +100,15 @@ async fn step(lease: SandboxLease, ctx: &Context) -> Result<Next, Error> {
             report(lease, &told, ctx).await?;
             Err(error.into())
         }
-        Err(Error::Sandbox(message)) => {
+        Err(error @ (Error::Sandbox(_) | Error::DeadSession(_))) => {
             let mut told = plan.told;
-            told.sandbox_disobeys(&message);
+            told.sandbox_disobeys(&error.to_string());
+            if matches!(error, Error::DeadSession(_)) {
+                let generation = lease.status.as_ref().and_then(|s| s.session.as_ref()).map_or(0, |s| s.generation);
+                told.renew_session(&lease, generation + 1);
+            }
             report(lease, &told, ctx).await?;
-            Err(Error::Sandbox(message))
+            Err(error)
         }
         Err(error) => Err(error),
     }
@@ -176,7 +180,7 @@ async fn act(lease: &SandboxLease, plan: &Plan, seen: &Seen, ctx: &Context) -> R
                 Ok(toolbox) => in_session(lease, step, &plan.told, &toolbox, sandbox, ctx).await,
                 Err(origin) => {
                     let mut told = plan.told.clone();
-                    told.toolbox_not_allowed(&origin);
+                    told.toolbox_not_allowed(&origin, lease.metadata.deletion_timestamp.is_some());
                     report(lease.clone(), &told, ctx).await?;
                     Ok(Next::After(ctx.config.intervals.idle))
                 }
@@ -199,7 +203,7 @@ async fn in_session(
         return Ok(Next::now(lease.clone()));
     };
     let mut told = told.clone();
-    match step {
+    let workspace = match step {
         Step::OpenSession => {
             let (work, home) = directories(toolbox).await?;
             told.directories(&work, &home);
@@ -212,34 +216,33 @@ async fn in_session(
                 Err(error) if error.class != Class::Conflict => return Err(error.into()),
                 _ => {}
             }
-            match probe(toolbox, &workspace, &session.id).await {
+            match probe(toolbox, &session.id, &workspace.session(&session.id)).await {
                 Session::Listed => told.session_lives(ctx.now()),
                 Session::Unknown(error) => return Err(error.into()),
-                _ => {
-                    told.renew_session(lease, session.generation + 1);
-                    report(lease.clone(), &told, ctx).await?;
-                    return Err(Error::Sandbox(format!(
-                        "the shell of session {} does not answer; another is opened",
-                        session.id
-                    )));
-                }
+                _ => return Err(Error::DeadSession(format!("the shell of session {} does not answer", session.id))),
             }
-            serve(lease, &session, toolbox, workspace, sandbox, ctx);
             tracing::info!(session = %session.id, "the session serves");
+            workspace
         }
         Step::ResumeSession => {
             let workspace = workspace(lease);
             set_up(toolbox, &workspace).await?;
-            serve(lease, &session, toolbox, workspace, sandbox, ctx);
+            let leaving = lease.metadata.deletion_timestamp.is_some();
+            if !leaving && !is_marked(toolbox, &workspace, &session.id).await? {
+                return Err(Error::DeadSession("the controller's files in the sandbox were removed".to_owned()));
+            }
+            workspace
         }
         Step::DeleteSession => {
             toolbox.delete_session(&session.id).await?;
             return Ok(Next::now(lease.clone()));
         }
         _ => return Ok(Next::now(lease.clone())),
-    }
-    let lease = report(lease.clone(), &told, ctx).await?;
-    Ok(lease.map_or(Next::Gone, Next::now))
+    };
+    // That it has lived is written before it is used: its id must never be used again.
+    let Some(lease) = report(lease.clone(), &told, ctx).await? else { return Ok(Next::Gone) };
+    serve(&lease, &session, toolbox, workspace, sandbox, ctx);
+    Ok(Next::now(lease))
 }
 
 fn serve(
@@ -268,6 +271,12 @@ async fn set_up(toolbox: &Toolbox, workspace: &Workspace) -> Result<(), Error> {
     }
     let said = crate::api::cut(&done.result, 200);
     Err(Error::Sandbox(format!("its files could not be made (exit {}): {said}", done.exit_code)))
+}
+
+/// Whether the mark of this session is where it was left.
+async fn is_marked(toolbox: &Toolbox, workspace: &Workspace, session: &str) -> Result<bool, Error> {
+    let done = toolbox.execute("check the workspace", &workspace.check(session), Duration::ZERO).await?;
+    Ok(done.result.contains(&Workspace::session_ready(session)))
 }
 
 /// Daytona's work directory, else the user's home, else the one that Daytona's own images have.

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use kube::ResourceExt;
 
-use super::{context::Context, credentials};
+use super::{board::Suspicion, context::Context, credentials};
 use crate::{
     api::{SandboxLease, SandboxLeaseStatus},
     daytona::{Class, Client, Error, Sandbox, State, Toolbox},
@@ -147,12 +147,12 @@ async fn session(
         return Session::NotAsked;
     };
     let leaving = lease.metadata.deletion_timestamp.is_some();
-    let suspect = ctx.board.is_suspect(&uid);
+    let suspicion = ctx.board.suspicion(&uid);
     // A handle with another key than today's is none: the old key may have been revoked.
     let handle = ctx.board.handle(&uid);
     let served = handle.is_some_and(|h| h.session == recorded.id && h.toolbox.is(client, sandbox));
     // While it serves, it is not asked: that would keep an idle sandbox awake, and cost a call each time.
-    if served && !suspect && (!leaving || running > 0) {
+    if served && suspicion.is_none() && (!leaving || running > 0) {
         return Session::Serving;
     }
     let Ok(toolbox) = Toolbox::of(client, sandbox) else {
@@ -160,15 +160,18 @@ async fn session(
     };
     match toolbox.session_exists(&recorded.id).await {
         Ok(false) => Session::Absent,
-        Ok(true) if suspect && !leaving => probe(&toolbox, &workspace(lease), &recorded.id).await,
+        Ok(true) if suspicion == Some(Suspicion::Shell) && !leaving => {
+            let check = workspace(lease).check(&recorded.id);
+            probe(&toolbox, &recorded.id, &check).await
+        }
         Ok(true) => Session::Listed,
         Err(error) => Session::Unknown(error),
     }
 }
 
 /// Has the session's shell do something. A shell can be dead although its session is listed and takes commands.
-pub(super) async fn probe(toolbox: &Toolbox, workspace: &Workspace, session: &str) -> Session {
-    match toolbox.run_in_session(session, &workspace.session(session)).await {
+pub(super) async fn probe(toolbox: &Toolbox, session: &str, text: &str) -> Session {
+    match toolbox.run_in_session(session, text).await {
         Ok(done) if done.output.as_deref().is_some_and(|o| o.contains(&Workspace::session_ready(session))) => {
             Session::Listed
         }

@@ -274,7 +274,7 @@ fn run(
         Some(Answer::Fenced) if renewed => start(command, status.clone(), id, session, *generation, now),
         Some(Answer::Fenced) => Step::Suspect { epoch: *epoch },
         _ if stop.is_some() => Step::Kill,
-        Some(Answer::Died(_)) => Step::Kill,
+        Some(Answer::Died(_) | Answer::Lost) => Step::Kill,
         None if observed.sent.fresh => Step::Submit { epoch: *epoch },
         Some(Answer::Unseen) if status.session_id.as_deref() != Some(session) => {
             // Certain not to have started in the old session; the guard keeps a late copy from running twice.
@@ -324,8 +324,8 @@ fn concluded(sent: &Sent, stop: Option<&Stop>) -> Option<Outcome> {
                 _ => outcome,
             })
         }
-        // What its runner left behind has to be ended first.
-        Answer::Died(_) if !sent.killed => None,
+        // What is left of it has to be ended first.
+        Answer::Died(_) | Answer::Lost if !sent.killed => None,
         Answer::Died(streams) => {
             let message = "its shell ended without telling an exit code (killed, or the sandbox was stopped)";
             let lost = Outcome::without_result(Reason::SessionLost, message);

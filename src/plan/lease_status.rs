@@ -135,12 +135,16 @@ impl Told {
     }
 
     /// Daytona names a host for the sandbox's toolbox that the key may not go to.
-    pub fn toolbox_not_allowed(&mut self, origin: &str) {
+    pub fn toolbox_not_allowed(&mut self, origin: &str, leaving: bool) {
         let message = format!(
             "Daytona serves this sandbox's toolbox at {origin}, which the controller's allow-list does not name for this \
              API; the cluster's administrator can add it: --allow-api-url URL={origin}"
         );
-        self.failed(Reason::UrlNotAllowed, &message);
+        if leaving {
+            self.blocked(Reason::UrlNotAllowed, &message);
+        } else {
+            self.failed(Reason::UrlNotAllowed, &message);
+        }
     }
 
     /// The lease is going.

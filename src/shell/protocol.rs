@@ -68,7 +68,14 @@ impl Workspace {
         format!("sh {} session {}", quote(&self.runner()), quote(session))
     }
 
-    /// What [`Self::session`] prints when it worked.
+    /// Text that proves the same for a session that has its mark already, in the session or beside it. The mark is
+    /// not made again: where it is gone, guards may be gone too.
+    #[must_use]
+    pub fn check(&self, session: &str) -> String {
+        format!("sh {} check {}", quote(&self.runner()), quote(session))
+    }
+
+    /// What [`Self::session`] and [`Self::check`] print when it worked.
     #[must_use]
     pub fn session_ready(session: &str) -> String {
         format!("dtc1 {session} ready")

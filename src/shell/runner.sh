@@ -2,6 +2,7 @@
 # POSIX sh (dash, bash, busybox ash, zsh's sh). docs/protocol.md explains it; src/shell/protocol.rs is its other end.
 #
 #   sh runner.sh session SESSION                           proves that a shell reads its input, and leaves its mark
+#   sh runner.sh check   SESSION                           the same, if the mark is there
 #   sh runner.sh run     ATTEMPT SESSION WORKDIR           runs the script on standard input, at most once
 #   sh runner.sh wait    ATTEMPT SESSION SECONDS TAIL [COLLECTED...]   waits for the end, reports, tidies up
 #   sh runner.sh fence   ATTEMPT SESSION 0 TAIL            makes sure that it does not start, and reports
@@ -216,8 +217,9 @@ end_runner() {
 taken() { ! { [ -e "$base/session/$session" ] && claim fenced; }; }
 
 kill_attempt() {
-  if taken && [ -e "$guard" ]; then
-    read -r word _ <"$guard"
+  if taken; then
+    word=''
+    [ -e "$guard" ] && read -r word _ <"$guard"
     case $word in
       fenced | cleared) ;;
       *)
@@ -227,8 +229,8 @@ kill_attempt() {
           [ -d "$dir" ] && echo kill >"$dir/killed"
           end_all "$1"
           [ "$found" ] && { say "survivors$found"; return; }
-          await 3
-          end_runner
+          # Without a guard our files were removed: what it started is found by its cookie, its runner is not.
+          [ -e "$guard" ] && { await 3; end_runner; }
         fi
         ;;
     esac
@@ -241,6 +243,7 @@ case $op in
     session=$attempt
     : >"$base/session/$session" && echo "dtc1 $session ready"
     ;;
+  check) [ -e "$base/session/$attempt" ] && echo "dtc1 $attempt ready" ;;
   run) run "$@" ;;
   wait)
     tail=$5

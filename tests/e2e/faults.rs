@@ -324,3 +324,29 @@ async fn a_command_that_is_swallowed_runs_all_the_same() {
     let done = world.until_finished("c").await;
     assert_eq!(done["status"]["stdout"]["tail"], "x\n", "{done:#}");
 }
+
+/// A script that removes the controller's files: its own outcome may be lost, that of the next one is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_that_removes_our_files_does_not_take_the_lease_along() {
+    let world = World::start_with("wiped", Options { flags: vec!["--command-hold=1s"], ..Options::default() }).await;
+    world.lease("l").await;
+    world.command("quick", "rm -rf \"$HOME/.daytona-controller\"; exit 3").await;
+    world.command("after", "echo 1 >>runs; cat runs").await;
+    world.command("slow", "rm -rf \"$HOME/.daytona-controller\"; echo $$ >pid; sleep 600").await;
+    world.command("marks", "rm -rf \"$HOME/.daytona-controller/\"*/session; echo ok").await;
+    world.command("last", "echo 2 >>runs; cat runs").await;
+    let quick = world.until_finished("quick").await;
+    assert_eq!(quick["status"]["exitCode"], 3, "{quick:#}");
+    assert_eq!(world.until_finished("after").await["status"]["stdout"]["tail"], "1\n");
+    let slow = world.until_finished("slow").await;
+    assert_eq!(condition(&slow, "Succeeded")["reason"], "OutcomeUnknown");
+    assert_eq!(slow["status"]["exitCode"], Value::Null);
+    assert!(!crate::world::alive(&world.file("pid").await.unwrap()), "it runs on");
+    world.until_finished("marks").await;
+    world.until_finished("last").await;
+    world.command("next", "echo 3 >>runs; cat runs").await;
+    let next = world.until_finished("next").await;
+    assert_eq!(next["status"]["exitCode"], 0, "{next:#}");
+    let runs = world.file("runs").await.unwrap();
+    assert!(runs == "1\n2\n3\n" || runs == "1\n3\n", "each ran at most once: {runs}");
+}

@@ -153,7 +153,9 @@ fn the_last_word_of_the_sandbox_is_the_outcome() {
     assert_eq!(say(Answer::Died(Streams::default())), Step::Kill, "what its runner left behind goes first");
     let died = killed(present(up("session-1", 1)), Answer::Died(Streams::default()));
     ends(&decide(&running(), &died, at(5)), Reason::SessionLost, None);
-    ends(&say(Answer::Lost), Reason::OutcomeUnknown, None);
+    assert_eq!(say(Answer::Lost), Step::Kill);
+    let lost = killed(present(up("session-1", 1)), Answer::Lost);
+    ends(&decide(&running(), &lost, at(5)), Reason::OutcomeUnknown, None);
     ends(&say(Answer::Cleared), Reason::OutcomeUnknown, None);
     assert_eq!(say(Answer::Running), Step::Wait);
 }

@@ -335,6 +335,24 @@ fn unseen_and_lost_are_two_things() {
 }
 
 #[test]
+fn what_a_script_started_is_found_without_our_files() {
+    for_each_shell(|sandbox| {
+        let attempt = attempt_in(sandbox, 1);
+        sandbox.feed(&sandbox.workspace.run(&attempt, "echo $$ >pid; rm -rf \"$HOME/.daytona-controller\"; sleep 300"));
+        let pid = sandbox.dir.path().join("home/work/pid");
+        sandbox.eventually("our files are gone", |s| pid.exists() && !s.base().exists());
+        let pid = std::fs::read_to_string(&pid).unwrap();
+        let check = sandbox.workspace.check(SESSION);
+        assert!(!sandbox.execute(&check).contains("ready"));
+        sandbox.execute(&sandbox.workspace.set_up());
+        assert!(!sandbox.execute(&check).contains("ready"), "a mark was made again");
+        let text = sandbox.execute(&sandbox.workspace.kill(&attempt, 0));
+        assert_eq!(Answer::parse(&attempt, &text), Ok(Answer::Lost));
+        assert!(!alive(&pid));
+    });
+}
+
+#[test]
 fn a_missing_working_directory_is_a_start_that_failed() {
     for_each_shell(|sandbox| {
         std::fs::remove_dir_all(sandbox.dir.path().join("home/work")).unwrap();
