@@ -86,6 +86,10 @@ pub enum CommandState {
 #[x_kube(
     validation = Rule::new("!has(oldSelf.state) || oldSelf.state != 'Finished' || (has(self.state) && self.state == 'Finished')")
         .message("a finished command stays finished"),
+    validation = Rule::new("!has(oldSelf.state) || oldSelf.state != 'Running' || (has(self.state) && self.state != 'Queued')")
+        .message("a command that was sent is not queued again"),
+    validation = Rule::new("!has(oldSelf.attempts) || (has(self.attempts) && self.attempts >= oldSelf.attempts)")
+        .message("attempts cannot become fewer"),
     validation = Rule::new("!has(oldSelf.state) || oldSelf.state != 'Finished' || (has(self.exitCode) == has(oldSelf.exitCode) && (!has(self.exitCode) || self.exitCode == oldSelf.exitCode) && has(self.attempts) == has(oldSelf.attempts) && (!has(self.attempts) || self.attempts == oldSelf.attempts))")
         .message("exitCode and attempts of a finished command cannot change"),
     validation = Rule::new("!has(oldSelf.state) || oldSelf.state != 'Finished' || oldSelf.conditions.all(o, o.type != 'Succeeded' || self.conditions.exists(c, c.type == 'Succeeded' && c.status == o.status && c.reason == o.reason))")

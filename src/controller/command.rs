@@ -39,6 +39,8 @@ const WAIT_APART: Duration = Duration::from_secs(1);
 enum Next {
     Now(Box<SandboxCommand>),
     After(Duration),
+    /// Somebody waits for its end; look again after this time all the same.
+    Waiting(Duration),
     Rest,
 }
 
@@ -51,8 +53,11 @@ impl Next {
 pub(super) async fn reconcile(command: Arc<SandboxCommand>, ctx: Arc<Context>) -> Result<Action, Error> {
     let uid = command.uid().unwrap_or_default();
     let result = tokio::time::timeout(RECONCILE_LIMIT, steps((*command).clone(), &ctx)).await;
-    let action = result.map_err(|_| Error::TimedOut)??;
-    ctx.failures.reset(&uid);
+    let (action, settled) = result.map_err(|_| Error::TimedOut)??;
+    // That a wait was begun says nothing of how it will go.
+    if settled {
+        ctx.failures.reset(&uid);
+    }
     Ok(action)
 }
 
@@ -60,19 +65,22 @@ pub(super) fn error_policy(command: &SandboxCommand, error: &Error, ctx: &Contex
     ctx.failures.requeue(&command.uid().unwrap_or_default(), LONGEST_WAIT, error)
 }
 
-async fn steps(mut command: SandboxCommand, ctx: &Arc<Context>) -> Result<Action, Error> {
+/// What to do next, and whether nothing is under way that could still fail.
+async fn steps(mut command: SandboxCommand, ctx: &Arc<Context>) -> Result<(Action, bool), Error> {
     ctx.listed().await;
     for _ in 0..STEPS {
+        ctx.sequences.accept(&mut command);
         let observed = observe(&command, ctx).await?;
         let step = plan::decide(&command, &observed, ctx.now());
         tracing::debug!(?step, "decided");
         match act(command, step, ctx).await? {
             Next::Now(next) => command = *next,
-            Next::After(wait) => return Ok(Action::requeue(wait)),
-            Next::Rest => return Ok(Action::await_change()),
+            Next::Waiting(wait) => return Ok((Action::requeue(wait), false)),
+            Next::After(wait) => return Ok((Action::requeue(wait), true)),
+            Next::Rest => return Ok((Action::await_change(), true)),
         }
     }
-    Ok(Action::requeue(Duration::from_millis(100)))
+    Ok((Action::requeue(Duration::from_millis(100)), true))
 }
 
 /// What is known already. Only a lease that seems to be gone is asked for: an end of it is final for the command.
@@ -126,7 +134,7 @@ async fn act(command: SandboxCommand, step: Step, ctx: &Arc<Context>) -> Result<
         Step::Record(new, again) => record(&api, command, &new, again, ctx).await,
         Step::Submit { epoch } => submit(command, epoch, ctx).await,
         Step::Wait => wait(&command, ctx),
-        Step::Kill => kill(command, ctx).await,
+        Step::Kill { after } => kill(command, after, ctx).await,
         Step::Fence => fence(command, ctx).await,
         Step::Suspect { epoch } => {
             suspect(&command, epoch, Suspicion::Shell, ctx);
@@ -250,7 +258,7 @@ fn wait(command: &SandboxCommand, ctx: &Arc<Context>) -> Result<Next, Error> {
     let status = command.status.clone().unwrap_or_default();
     let left = plan::due(command, &status).map(|due| due.duration_since(ctx.now()));
     let left = left.and_then(|l| Duration::try_from(l).ok()).unwrap_or(Duration::ZERO);
-    Ok(Next::After(left.clamp(Duration::from_millis(100), ctx.config.command_poll)))
+    Ok(Next::Waiting(left.clamp(Duration::from_millis(100), ctx.config.command_poll)))
 }
 
 /// Holds one call after another until the attempt has ended, then asks for a look. The hint carries nothing: what was
@@ -270,7 +278,10 @@ async fn await_end(
         let text = handle.workspace.wait(&attempt, ctx.config.hold.as_secs(), &collected);
         match handle.toolbox.execute("wait for the command", &text, ctx.config.hold).await {
             Ok(done) => match Answer::parse(&attempt, &done.result) {
-                Ok(Answer::Running) => tokio::time::sleep_until(asked + WAIT_APART).await,
+                Ok(Answer::Running) => {
+                    ctx.failures.reset(&uid);
+                    tokio::time::sleep_until(asked + WAIT_APART).await;
+                }
                 Ok(answer) => {
                     ctx.attempts.answered(&uid, &attempt, answer);
                     break;
@@ -308,15 +319,17 @@ async fn fence(command: SandboxCommand, ctx: &Context) -> Result<Next, Error> {
 }
 
 /// Ends whatever an attempt started, or makes sure that it is not started any more.
-async fn kill(command: SandboxCommand, ctx: &Context) -> Result<Next, Error> {
+async fn kill(command: SandboxCommand, after: u64, ctx: &Context) -> Result<Next, Error> {
     let (Some(handle), Some((uid, attempt))) = (handle(&command, ctx), attempt(&command)) else {
         return Ok(Next::After(Duration::from_secs(1)));
     };
-    let text = handle.workspace.kill(&attempt, GRACE_SECONDS);
+    let text = handle.workspace.kill(&attempt, GRACE_SECONDS, after);
     let held = Duration::from_secs(GRACE_SECONDS + 10);
     let done = handle.toolbox.execute("end the command", &text, held).await;
     let done = done.inspect_err(|_| hint_lease(&command, ctx))?;
     match understood(&command, &attempt, &handle, &done.result, ctx)? {
+        // It began later than its record says.
+        Answer::Early(left) => Ok(Next::After(Duration::from_secs(left.clamp(1, 60)))),
         Answer::Survivors | Answer::Running => {
             Err(Error::Sandbox("something that the command started could not be ended; it is tried again".to_owned()))
         }

@@ -10,7 +10,7 @@ use kube::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{attempts::Attempts, board::Board, error::Failures};
+use super::{attempts::Attempts, board::Board, error::Failures, sequences::Sequences};
 use crate::{
     api::{SandboxCommand, SandboxLease},
     cluster::events::Events,
@@ -29,6 +29,7 @@ pub struct Context {
     pub(super) board: Board,
     pub(super) attempts: Arc<Attempts>,
     pub(super) failures: Failures,
+    pub(super) sequences: Arc<Sequences>,
     pub(super) events: Events,
     pub(super) lease_hints: mpsc::Sender<ObjectRef<SandboxLease>>,
     pub(super) command_hints: mpsc::Sender<ObjectRef<SandboxCommand>>,

@@ -10,7 +10,7 @@ use std::{
 use kube::runtime::controller::Action;
 
 use crate::{
-    daytona::{self, Class},
+    daytona::{self, CREATE, Class, START},
     plan::backoff::grow,
 };
 
@@ -46,9 +46,10 @@ impl Error {
             Self::Kube(kube::Error::Api(status)) if status.is_conflict() => Duration::from_millis(200),
             Self::Daytona(error) => match error.class {
                 Class::Throttled(length) => length + grow(1, 5),
-                Class::Refused | Class::Unauthorized => grow(30, 600),
+                Class::Unauthorized => grow(30, 600),
+                Class::Refused if [CREATE, START].contains(&error.operation) => grow(30, 600),
                 Class::Gone | Class::Conflict | Class::NotYet => grow(1, 15),
-                Class::Unavailable | Class::Unclear => grow(1, 30),
+                Class::Refused | Class::Unavailable | Class::Unclear => grow(1, 30),
             },
             Self::Kube(_) | Self::Sandbox(_) | Self::DeadSession(_) | Self::TimedOut => grow(1, 30),
         }

@@ -324,12 +324,9 @@ fn note_standing(lease: &SandboxLease, seen: &Seen, ctx: &Context) {
         },
         Remote::Absent | Remote::FailedDeletion(_) if sure => Standing::Lost,
         // Not known: what was known last stands, and a call will tell.
-        Remote::Absent
-        | Remote::FailedDeletion(_)
-        | Remote::Foreign(_)
-        | Remote::Unknown(_)
-        | Remote::Unproven
-        | Remote::NotAsked => return,
+        // What is not ours gets no commands.
+        Remote::Foreign(_) => Standing::Unknown,
+        Remote::Absent | Remote::FailedDeletion(_) | Remote::Unknown(_) | Remote::Unproven | Remote::NotAsked => return,
     };
     let down = !matches!(standing, Standing::Unknown);
     if ctx.board.put(&uid, standing) && down {

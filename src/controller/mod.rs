@@ -8,6 +8,7 @@ mod credentials;
 mod error;
 mod lease;
 mod observe;
+mod sequences;
 mod start;
 mod watches;
 

@@ -24,7 +24,9 @@ use super::{
     command,
     context::Context,
     error::{Error, Failures},
-    lease, watches,
+    lease,
+    sequences::Sequences,
+    watches,
 };
 use crate::{
     api::{SandboxCommand, SandboxLease},
@@ -35,8 +37,9 @@ use crate::{
 
 /// Hints that may wait to be taken. One that finds no place is dropped, and costs one poll.
 const HINTS: usize = 16_384;
-/// Reconciles under way at once, of each kind.
-const CONCURRENCY: u16 = 64;
+/// Reconciles under way at once, of each kind. Many, for most of them wait for an answer: those of a Daytona that
+/// hangs must not hold up the others. What one key may do at once is limited in its client.
+const CONCURRENCY: u16 = 2048;
 
 /// What is watched.
 #[derive(Clone, Debug)]
@@ -68,6 +71,7 @@ pub async fn start(
     listed: impl FnOnce() + Send,
     stop: CancellationToken,
 ) {
+    let sequences = Arc::new(Sequences::default());
     let (leases, lease_writer) = reflector::store();
     let (commands, command_writer) = reflector::store();
     let (lease_hints, lease_hinted) = mpsc::channel(HINTS);
@@ -81,6 +85,7 @@ pub async fn start(
         board: Board::default(),
         attempts: Arc::new(Attempts::default()),
         failures: Failures::default(),
+        sequences: Arc::clone(&sequences),
         events: Events::new(client.clone()),
         lease_hints,
         command_hints,
@@ -95,12 +100,12 @@ pub async fn start(
         .inspect(move |event| news.take(event, &tap));
     let pending = watches::Pending::default();
     let tap = Arc::clone(&ctx);
-    let command_events = watches::reflected(
-        scope.api::<DeserializeGuard<SandboxCommand>>(&client),
-        command_writer,
-        watches::prune_command,
-    )
-    .inspect(move |event| watches::command_news(event, &pending, &tap));
+    let command_events =
+        watches::reflected(scope.api::<DeserializeGuard<SandboxCommand>>(&client), command_writer, move |command| {
+            sequences.accept(command);
+            watches::prune_command(command);
+        })
+        .inspect(move |event| watches::command_news(event, &pending, &tap));
 
     let lease_controller = Controller::for_stream(changed(lease_events), leases.clone())
         .with_config(controller::Config::default().concurrency(CONCURRENCY))

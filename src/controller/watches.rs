@@ -38,7 +38,7 @@ const WATCH_BACKOFF: Duration = Duration::from_secs(10);
 pub(super) fn reflected<K>(
     api: Api<DeserializeGuard<K>>,
     writer: Writer<K>,
-    prune: fn(&mut K),
+    mut prune: impl FnMut(&mut K) + Send,
 ) -> impl Stream<Item = Event<K>> + Send
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
@@ -157,6 +157,7 @@ pub(super) fn command_news(event: &Event<SandboxCommand>, pending: &Pending, ctx
     let (namespace, lease) = (command.namespace().unwrap_or_default(), &command.spec.lease_ref.name);
     if gone {
         ctx.attempts.forget(&command.uid().unwrap_or_default());
+        ctx.sequences.forget(&command.uid().unwrap_or_default());
         ctx.failures.reset(&command.uid().unwrap_or_default());
     }
     if gone || !queue::unfinished(command) {

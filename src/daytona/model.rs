@@ -147,7 +147,7 @@ pub(super) struct Page {
 /// A directory of the sandbox.
 #[derive(Debug, Deserialize)]
 pub(super) struct Directory {
-    #[serde(deserialize_with = "not_empty")]
+    #[serde(deserialize_with = "absolute")]
     pub(super) dir: String,
 }
 
@@ -176,6 +176,11 @@ pub struct Executed {
 fn id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let text = not_empty(deserializer)?;
     if text.len() > 128 { Err(serde::de::Error::custom("an id is at most 128 bytes long")) } else { Ok(text) }
+}
+
+fn absolute<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = not_empty(deserializer)?;
+    if text.starts_with('/') { Ok(text) } else { Err(serde::de::Error::custom("a directory must be absolute")) }
 }
 
 fn not_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {

@@ -4,6 +4,11 @@ use reqwest::Method;
 
 use super::{Client, Error, NewSandbox, Sandbox, budget::Limiter, client::Call, error::Class, model::Page};
 
+/// Operation of [`Client::create_sandbox`].
+pub const CREATE: &str = "create the sandbox";
+/// Operation of [`Client::start_sandbox`].
+pub const START: &str = "start the sandbox";
+
 impl Client {
     /// Creates a sandbox. The answer may describe it as `creating`.
     ///
@@ -11,15 +16,15 @@ impl Client {
     /// [`Class::Conflict`] when the name is taken (perhaps by an earlier call whose answer was lost);
     /// [`Class::Refused`] for an unknown snapshot or an exhausted quota.
     pub async fn create_sandbox(&self, new: &NewSandbox) -> Result<Sandbox, Error> {
-        self.fetch(Call::new("create the sandbox", Limiter::Create, Method::POST, self.url(&["sandbox"])).json(new)?)
-            .await
+        self.fetch(Call::new(CREATE, Limiter::Create, Method::POST, self.url(&["sandbox"])).json(new)?).await
     }
 
     /// Looks a sandbox up by id or name. `None`: Daytona says that there is none for this key.
     pub async fn sandbox(&self, id_or_name: &str) -> Result<Option<Sandbox>, Error> {
         let call = Call::new("look at the sandbox", Limiter::Other, Method::GET, self.url(&["sandbox", id_or_name]));
-        match self.fetch(call).await {
-            Ok(sandbox) => Ok(Some(sandbox)),
+        match self.fetch::<Sandbox>(call).await {
+            Ok(sandbox) if sandbox.id == id_or_name || sandbox.name == id_or_name => Ok(Some(sandbox)),
+            Ok(_) => Err(Error::new("look at the sandbox", Class::Unclear, "the answer is about another sandbox")),
             Err(e) if e.class == Class::Gone => Ok(None),
             Err(e) => Err(e),
         }
@@ -47,7 +52,7 @@ impl Client {
     /// Starts a stopped or archived sandbox.
     pub async fn start_sandbox(&self, id: &str) -> Result<(), Error> {
         let url = self.url(&["sandbox", id, "start"]);
-        self.send(Call::new("start the sandbox", Limiter::Lifecycle, Method::POST, url)).await.map(drop)
+        self.send(Call::new(START, Limiter::Lifecycle, Method::POST, url)).await.map(drop)
     }
 
     /// Asks for a sandbox's deletion. Its success is not proof: look until it is gone.

@@ -119,7 +119,10 @@ pub enum Step {
     /// Have somebody wait for the attempt's end.
     Wait,
     /// Make sure that the attempt does not run.
-    Kill,
+    Kill {
+        /// Unless it has run for less than this, by the sandbox's own clock: 0, or the time that it may run.
+        after: u64,
+    },
     /// It was sent, and nobody started it: make sure that nobody will, so that it can be sent as a new attempt.
     Fence,
     /// The session does not take commands although it should: have the lease look at it.
@@ -158,6 +161,8 @@ pub fn decide(command: &SandboxCommand, observed: &Observed, now: Timestamp) -> 
             Step::Record(Box::new(command_status::observed(status, command)), Again::AtOnce)
         }
         Some(CommandState::Finished) => Step::Rest,
+        // Somebody took it off; what runs must be ended before the object may go.
+        Some(CommandState::Running) if !ours => Step::AddFinalizer,
         Some(CommandState::Running) => run(command, &status, observed, deleted, now),
         // Never sent: the intent to send is recorded before.
         _ if deleted => Step::RemoveFinalizer,
@@ -236,6 +241,9 @@ fn start(
     Step::Record(Box::new(command_status::starting(command, status, now)), Again::AtOnce)
 }
 
+const UNKNOWN: &str = "the controller's files in the sandbox were removed: whether and how it ended cannot be known; \
+     what was left of it was ended, and it is not sent again";
+
 /// Why a running command has to end.
 struct Stop(Reason, String);
 
@@ -273,8 +281,11 @@ fn run(
         // It will never start, and it has to run still: once the session was looked at, as a new attempt.
         Some(Answer::Fenced) if renewed => start(command, status.clone(), id, session, *generation, now),
         Some(Answer::Fenced) => Step::Suspect { epoch: *epoch },
-        _ if stop.is_some() => Step::Kill,
-        Some(Answer::Died(_) | Answer::Lost) => Step::Kill,
+        Some(Answer::Died(_) | Answer::Lost) => Step::Kill { after: 0 },
+        _ if stop.is_some() => {
+            let timed_out = stop.is_some_and(|Stop(reason, _)| reason == Reason::TimedOut);
+            Step::Kill { after: if timed_out { command.spec.timeout_seconds.unsigned_abs().into() } else { 0 } }
+        }
         None if observed.sent.fresh => Step::Submit { epoch: *epoch },
         Some(Answer::Unseen) if status.session_id.as_deref() != Some(session) => {
             // Certain not to have started in the old session; the guard keeps a late copy from running twice.
@@ -320,8 +331,10 @@ fn concluded(sent: &Sent, stop: Option<&Stop>) -> Option<Outcome> {
             let outcome = Outcome::ended(*code, *milliseconds, *how, streams.clone());
             // What ended by itself ended by itself, even if we were about to end it.
             Some(match stop {
-                Some(Stop(reason, message)) if *killed => outcome.because(*reason, message),
-                _ => outcome,
+                _ if !killed => outcome,
+                Some(Stop(reason, message)) => outcome.because(*reason, message),
+                // Ended because nothing was known of it: the code is the kill's, not its own.
+                None => Outcome { exit_code: None, ..outcome.because(Reason::OutcomeUnknown, UNKNOWN) },
             })
         }
         // What is left of it has to be ended first.
@@ -343,12 +356,8 @@ fn concluded(sent: &Sent, stop: Option<&Stop>) -> Option<Outcome> {
             // Its time cannot be over, for it never began.
             _ => None,
         },
-        Answer::Lost | Answer::Cleared => Some(Outcome::without_result(
-            Reason::OutcomeUnknown,
-            "the controller's files in the sandbox were removed: whether and how it ended cannot be known; it is not \
-             sent again",
-        )),
-        Answer::Running | Answer::Unseen | Answer::Survivors => None,
+        Answer::Lost | Answer::Cleared => Some(Outcome::without_result(Reason::OutcomeUnknown, UNKNOWN)),
+        Answer::Running | Answer::Unseen | Answer::Survivors | Answer::Early(_) => None,
     }
 }
 

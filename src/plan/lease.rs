@@ -101,6 +101,9 @@ fn keep(lease: &SandboxLease, observed: &Observed, intervals: &Intervals, told: 
             }
         },
         Remote::Present(sandbox) => {
+            if status.sandbox.is_none() {
+                told.intend(lease, observed);
+            }
             told.sandbox(sandbox);
             // The id is recorded before anything else is done with it.
             if id.as_deref() != Some(&sandbox.id) {

@@ -11,11 +11,8 @@ use crate::{
         SandboxLease, SandboxLeaseStatus, SandboxStatus, SessionStatus, Stamp, Truth, condition, cut, remove_condition,
         set_condition,
     },
-    daytona::{Class, Error, Sandbox},
+    daytona::{CREATE, Class, Error, START, Sandbox},
 };
-
-/// Operation of the client whose refusal is certain to have made nothing.
-const CREATE: &str = "create the sandbox";
 
 pub(super) const MISMATCH: &str = "the key does not show the sandbox and has not proved that it belongs to the same \
      Daytona organisation, so its \"not found\" proves nothing: put a key of the organisation that owns the sandbox \
@@ -124,8 +121,13 @@ impl Told {
                 }
             }
             Class::Gone | Class::Conflict | Class::NotYet => self.waiting(Reason::Restoring, &text),
-            Class::Refused => self.failed(Reason::InvalidSpec, &text),
-            Class::Unavailable | Class::Unclear => self.waiting(Reason::ApiUnreachable, &text),
+            Class::Refused if error.operation == START => {
+                let (reason, message) = refusal(error);
+                let reason = if reason == Reason::InvalidSpec { Reason::SandboxError } else { reason };
+                self.failed(reason, &message);
+            }
+            // Of a question, a refusal makes no sense: something between us and Daytona gave the answer.
+            Class::Refused | Class::Unavailable | Class::Unclear => self.waiting(Reason::ApiUnreachable, &text),
         }
     }
 

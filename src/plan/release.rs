@@ -20,9 +20,12 @@ pub(super) fn release(
 ) -> (Step, Duration) {
     told.deleting("letting go");
     let wait = (Step::Rest, pace(observed, intervals));
-    // Nothing was ever intended, so nothing can be there.
     let Some(recorded) = lease.status.as_ref().and_then(|s| s.sandbox.as_ref()) else {
-        return (Step::RemoveFinalizer, Duration::ZERO);
+        // Nothing was ever intended, so nothing can be there, unless somebody wiped the status.
+        let Remote::Present(sandbox) = &observed.remote else { return (Step::RemoveFinalizer, Duration::ZERO) };
+        told.intend(lease, observed);
+        told.sandbox(sandbox);
+        return (Step::Record, Duration::ZERO);
     };
     let name = recorded.id.as_deref().unwrap_or(&recorded.name);
     if let Credentials::Missing(reason, message) = &observed.credentials {

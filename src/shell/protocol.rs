@@ -115,10 +115,11 @@ impl Workspace {
     }
 
     /// One-shot text after which the attempt does not run: it never started and never will, or all that it started
-    /// was sent TERM and, `grace` seconds later, KILL.
+    /// was sent TERM and, `grace` seconds later, KILL. One that has run for less than `after` seconds, by the
+    /// sandbox's own clock, is left alone.
     #[must_use]
-    pub fn kill(&self, attempt: &Attempt, grace: u64) -> String {
-        self.ask("kill", attempt, grace)
+    pub fn kill(&self, attempt: &Attempt, grace: u64, after: u64) -> String {
+        format!("{} {after}", self.ask("kill", attempt, grace))
     }
 
     fn ask(&self, operation: &str, attempt: &Attempt, seconds: u64) -> String {
@@ -176,6 +177,8 @@ pub enum Answer {
     Lost,
     /// Killed, but something that it started is still there.
     Survivors,
+    /// Not killed, for it has so many seconds left to run.
+    Early(u64),
 }
 
 /// How an attempt ended.
@@ -232,6 +235,7 @@ impl Answer {
             ["cleared"] => Ok(Self::Cleared),
             ["lost"] => Ok(Self::Lost),
             ["survivors", ..] => Ok(Self::Survivors),
+            ["early", left] => left.parse().map(Self::Early).map_err(|_| Garbled),
             _ => Err(Garbled),
         }
     }

@@ -6,7 +6,8 @@
 #   sh runner.sh run     ATTEMPT SESSION WORKDIR           runs the script on standard input, at most once
 #   sh runner.sh wait    ATTEMPT SESSION SECONDS TAIL [COLLECTED...]   waits for the end, reports, tidies up
 #   sh runner.sh fence   ATTEMPT SESSION 0 TAIL            makes sure that it does not start, and reports
-#   sh runner.sh kill    ATTEMPT SESSION GRACE TAIL        makes sure that it does not run: never started, or ended
+#   sh runner.sh kill    ATTEMPT SESSION GRACE TAIL AFTER  makes sure that it does not run: never started, or ended
+#                                                          (once it has run for AFTER seconds)
 #
 # Files, all below the directory of this file ($base, mode 0700):
 #   session/SESSION    this shell was alive once; missing later means that somebody removed our files
@@ -35,6 +36,15 @@ now() { read -r uptime _ </proc/uptime; }
 
 finish() { echo "$1 $2 $3 $4" >"$dir/exit.new" && mv -f "$dir/exit.new" "$dir/exit"; }
 
+# From here on what comes out of the FIFO $1 is thrown away, in place of its reader $2: nobody will look at it, and it
+# must not fill the disk. The writer must not notice: there is a reader at any time.
+drain() {
+  { [ -p "$1" ] && exec 3<>"$1"; } 2>/dev/null || return 0
+  (trap '' HUP INT TERM; exec 3>&- cat) <"$1" >/dev/null 2>&1 &
+  start_of "$2" && kill -KILL "$2" 2>/dev/null
+  exec 3>&-
+}
+
 run() {
   workdir=$4
   [ -e "$base/session/$session" ] || { say lost; exit 98; }
@@ -52,9 +62,12 @@ run() {
   fi
   # Deleting the session sends TERM to this group. Handled, not ignored: the script gets the defaults back.
   trap : HUP INT TERM PIPE
+  echo "$begin" >"$dir/begun"
   # A FIFO and a reader, not a plain file: `echo x >/dev/stderr` would truncate a file.
-  (trap '' HUP INT TERM; cat; : >"$dir/out.end") <"$dir/out" >"$dir/stdout" 2>/dev/null &
-  (trap '' HUP INT TERM; cat; : >"$dir/err.end") <"$dir/err" >"$dir/stderr" 2>/dev/null &
+  (trap '' HUP INT TERM; exec cat) <"$dir/out" >"$dir/stdout" 2>/dev/null &
+  out_reader=$!
+  (trap '' HUP INT TERM; exec cat) <"$dir/err" >"$dir/stderr" 2>/dev/null &
+  err_reader=$!
   (
     umask "$mask"
     read -r me _ </proc/self/stat && echo "$me" >"$dir/child"
@@ -70,10 +83,14 @@ run() {
   # What the script left in the background may hold its outputs open for ever; what is there by now is the result.
   how=background tries=0
   while [ $tries -lt 25 ]; do
-    [ -e "$dir/out.end" ] && [ -e "$dir/err.end" ] && { how=full; break; }
+    start_of $out_reader || start_of $err_reader || { how=full; break; }
     tries=$((tries + 1))
     pause 01
   done
+  if [ $how = background ]; then
+    drain "$dir/out" $out_reader
+    drain "$dir/err" $err_reader
+  fi
   [ -d "$dir" ] || { how=lost; mkdir -p "$dir"; }
   finish $code "$begin" "$uptime" $how
   say exit $code
@@ -225,8 +242,13 @@ kill_attempt() {
       *)
         # What ended by itself is left as it is, with what it left in the background.
         if ! [ -s "$dir/exit" ] || [ -e "$dir/killed" ]; then
-          # Not `: >file`: when that fails it ends the shell.
-          [ -d "$dir" ] && echo kill >"$dir/killed"
+          if [ "$2" -gt 0 ] && read -r begin <"$dir/begun"; then
+            now
+            left=$((${begin%.*} + $2 - ${uptime%.*}))
+            [ $left -le 0 ] || { say "early $left"; return; }
+          fi
+          # Not `: >file`: when that fails it ends the shell. Made also where our files are gone, for what ends now.
+          mkdir -p "$dir" && echo kill >"$dir/killed"
           end_all "$1"
           [ "$found" ] && { say "survivors$found"; return; }
           # Without a guard our files were removed: what it started is found by its cookie, its runner is not.
@@ -259,6 +281,6 @@ case $op in
     ;;
   kill)
     tail=$5
-    kill_attempt "$4"
+    kill_attempt "$4" "$6"
     ;;
 esac

@@ -78,7 +78,7 @@ async fn the_longest_scripts_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn five_commands_of_one_file_run_in_the_files_order_whatever_the_shell() {
+async fn the_commands_of_a_file_run_in_the_files_order_whatever_the_shell() {
     let shells = ["bash", "dash"];
     for shell in shells {
         let world = World::start_with("order", Options { shell: Some(shell), ..Options::default() }).await;
@@ -88,10 +88,17 @@ async fn five_commands_of_one_file_run_in_the_files_order_whatever_the_shell() {
             .collect();
         world.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()).await.unwrap();
         world.lease("l").await;
-        for name in ["a", "b", "c", "d", "e"] {
+        // Again, in a lease that is ready for the first one at once.
+        world.until_ready("l").await;
+        let items: Vec<Value> = ["j", "g", "i", "f", "h"]
+            .iter()
+            .map(|n| serde_json::from_str(&command(n, "l", &format!("echo {n} >>order; false"))).unwrap())
+            .collect();
+        world.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()).await.unwrap();
+        for name in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"] {
             assert_eq!(world.until_finished(name).await["status"]["exitCode"], 1);
         }
-        assert_eq!(world.file("order").await.as_deref(), Some("e\nb\nd\na\nc\n"), "{shell}");
+        assert_eq!(world.file("order").await.as_deref(), Some("e\nb\nd\na\nc\nj\ng\ni\nf\nh\n"), "{shell}");
     }
 }
 

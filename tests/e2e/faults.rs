@@ -350,3 +350,30 @@ async fn a_script_that_removes_our_files_does_not_take_the_lease_along() {
     let runs = world.file("runs").await.unwrap();
     assert!(runs == "1\n2\n3\n" || runs == "1\n3\n", "each ran at most once: {runs}");
 }
+
+/// Ours means: it carries our label. What lost it gets no commands, and is not deleted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_that_lost_our_label_is_left_alone() {
+    let world = World::start("label").await;
+    world.lease("l").await;
+    world.until_ready("l").await;
+    let sandbox = world.sandbox().await;
+    let put = async |labels: Value| {
+        let url = format!("{}/sandbox/{}/labels", world.daytona.base_url(), sandbox.id);
+        let request = reqwest::Client::new().put(url).bearer_auth(crate::world::KEY);
+        let answer = request.json(&json!({ "labels": labels })).send().await.unwrap();
+        assert!(answer.status().is_success());
+    };
+    put(json!({ "x": "y" })).await;
+    world.until_reason("sblease", "l", "Ready", "NameConflict").await;
+    world.command("c", "echo went").await;
+    world.until_reason("sbcmd", "c", "Succeeded", "WaitingForLease").await;
+    world.delete("sbcmd", "c").await;
+    world.until_gone("sbcmd", "c").await;
+    world.delete("sblease", "l").await;
+    world.until_reason("sblease", "l", "CleanupBlocked", "NameConflict").await;
+    assert_eq!(world.calls("DELETE /api/sandbox/{sandbox}").await, 0);
+    put(json!(sandbox.labels)).await;
+    world.until_gone("sblease", "l").await;
+    assert!(world.daytona.state().await.unwrap().sandboxes.is_empty());
+}

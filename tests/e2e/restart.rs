@@ -90,3 +90,18 @@ async fn deleted_while_the_controller_is_away_all_is_let_go_when_it_is_back() {
     world.until_gone("sblease", "l").await;
     assert!(world.daytona.state().await.unwrap().sandboxes.is_empty());
 }
+
+/// Somebody wipes the status while the controller is away: the sandbox is found by its name, and released.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wiped_status_leaves_nothing_behind() {
+    let mut world = World::start("status").await;
+    world.lease("l").await;
+    world.until_ready("l").await;
+    world.kill_controller().await;
+    let wipe = r#"[{"op":"remove","path":"/status"}]"#;
+    world.kubectl.run(&["patch", "sblease", "l", "--subresource=status", "--type=json", "-p", wipe]).await.unwrap();
+    world.delete("sblease", "l").await;
+    world.start_controller();
+    world.until_gone("sblease", "l").await;
+    assert!(world.daytona.state().await.unwrap().sandboxes.is_empty());
+}

@@ -169,6 +169,14 @@ async fn a_finished_command_never_changes_its_outcome() {
     };
     let succeeded = |status: &str, reason: &str| json!([{ "type": "Succeeded", "status": status, "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
     patch(json!({ "state": "Running", "attempts": 1, "conditions": succeeded("Unknown", "Running") })).await.unwrap();
+    for (change, refusal) in [
+        (json!({ "state": "Queued" }), "not queued again"),
+        (json!({ "state": null }), "not queued again"),
+        (json!({ "attempts": 0 }), "attempts cannot become fewer"),
+    ] {
+        let error = patch(change.clone()).await.expect_err(&format!("{change} was accepted"));
+        assert!(error.contains(refusal), "{change}: {error}");
+    }
     let end = json!({ "state": "Finished", "exitCode": 3, "conditions": succeeded("False", "NonZeroExit") });
     patch(end.clone()).await.unwrap();
     for (change, refusal) in [

@@ -92,10 +92,13 @@ impl World {
         kubectl.run(&["create", "secret", "generic", "daytona", &secret]).await.unwrap();
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let (process, daytona) = daytona(directory.path(), &options).await;
+        // As in life: the controller does not live in a namespace whose end it has to see.
+        let home = format!("{namespace}-controller");
+        plane.kubectl(None).run(&["create", "namespace", &home]).await.unwrap();
         let release = Release {
             chart: &install::workspace().join("charts/daytona-controller"),
             name: &namespace,
-            namespace: &namespace,
+            namespace: &home,
             values: json!({ "watchNamespaces": [namespace] }),
         };
         let kubeconfig = release.install(plane.cluster()).await.unwrap_or_else(|e| panic!("{e}"));

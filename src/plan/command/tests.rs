@@ -150,10 +150,16 @@ fn the_last_word_of_the_sandbox_is_the_outcome() {
     ends(&say(done(0, false)), Reason::Succeeded, Some(0));
     ends(&say(done(3, false)), Reason::NonZeroExit, Some(3));
     ends(&say(done(137, false)), Reason::Signalled, Some(137));
-    assert_eq!(say(Answer::Died(Streams::default())), Step::Kill, "what its runner left behind goes first");
+    assert_eq!(
+        say(Answer::Died(Streams::default())),
+        Step::Kill { after: 0 },
+        "what its runner left behind goes first"
+    );
     let died = killed(present(up("session-1", 1)), Answer::Died(Streams::default()));
     ends(&decide(&running(), &died, at(5)), Reason::SessionLost, None);
-    assert_eq!(say(Answer::Lost), Step::Kill);
+    assert_eq!(say(Answer::Lost), Step::Kill { after: 0 });
+    let ended = killed(present(up("session-1", 1)), done(143, true));
+    ends(&decide(&running(), &ended, at(5)), Reason::OutcomeUnknown, None);
     let lost = killed(present(up("session-1", 1)), Answer::Lost);
     ends(&decide(&running(), &lost, at(5)), Reason::OutcomeUnknown, None);
     ends(&say(Answer::Cleared), Reason::OutcomeUnknown, None);
@@ -205,9 +211,9 @@ fn time_deletion_and_the_leases_end_stop_it() {
     assert_eq!(decide(&running(), &seen(ready()), at(60)), Step::Wait, "never before its time");
     let (message, step) = after_telling(&running(), &seen(ready()), at(61));
     assert!(message.contains("being ended") && message.contains("timeoutSeconds (60)"), "{message}");
-    assert_eq!(step, Step::Kill);
-    assert_eq!(after_telling(&deleted(running()), &seen(ready()), at(5)).1, Step::Kill);
-    assert_eq!(after_telling(&running(), &seen(terminating(up("session-1", 1))), at(5)).1, Step::Kill);
+    assert_eq!(step, Step::Kill { after: 60 });
+    assert_eq!(after_telling(&deleted(running()), &seen(ready()), at(5)).1, Step::Kill { after: 0 });
+    assert_eq!(after_telling(&running(), &seen(terminating(up("session-1", 1))), at(5)).1, Step::Kill { after: 0 });
 
     let stopped = |command: SandboxCommand, lease, answer| decide(&command, &killed(lease, answer), at(61));
     ends(&stopped(running(), ready(), done(143, true)), Reason::TimedOut, Some(143));
@@ -218,7 +224,7 @@ fn time_deletion_and_the_leases_end_stop_it() {
     ends(&stopped(running(), terminating(up("session-1", 1)), done(143, true)), Reason::LeaseEnded, Some(143));
     ends(&stopped(running(), terminating(up("session-1", 1)), Answer::Fenced), Reason::LeaseEnded, None);
     let survivors = answered(ready(), Answer::Survivors);
-    assert_eq!(after_telling(&running(), &survivors, at(61)).1, Step::Kill);
+    assert_eq!(after_telling(&running(), &survivors, at(61)).1, Step::Kill { after: 60 });
 }
 
 #[test]
@@ -234,6 +240,14 @@ fn not_knowing_decides_nothing() {
         matches!(decide(&running(), &seen(present(Sandbox::Down)), at(5)), Step::Look(_)),
         "it is started and asked"
     );
+}
+
+#[test]
+fn a_finalizer_that_was_taken_off_is_put_back_while_it_runs() {
+    let mut stripped = running();
+    stripped.metadata.finalizers = None;
+    assert_eq!(decide(&stripped, &seen(present(up("session-1", 1))), at(5)), Step::AddFinalizer);
+    assert_eq!(decide(&deleted(stripped), &seen(present(up("session-1", 1))), at(5)), Step::Rest);
 }
 
 #[test]

@@ -282,6 +282,8 @@ fn a_create_call_under_way_is_waited_for_before_letting_go() {
     assert_eq!(step(&deleted(Intended), &absent(10)), Step::RemoveFinalizer);
     assert_eq!(step(&deleted(Intended), &present("creating")), Step::Record, "it has appeared after all");
     assert_eq!(step(&deleted(Finalizer), &seen(Remote::NotAsked)), Step::RemoveFinalizer, "nothing was ever intended");
+    assert_eq!(step(&deleted(Finalizer), &present("started")), Step::Record, "unless the status was wiped");
+    assert_eq!(told(&deleted(Finalizer), &present("started")).sandbox.unwrap().id.as_deref(), Some("box"));
 }
 
 /// The lease after a step of its has failed.

@@ -202,7 +202,7 @@ fn a_background_process_that_holds_the_output_does_not_hold_the_command() {
         let (code, how, pid, _) = ended(&answer);
         assert_eq!((code, how), (0, How::Background));
         assert!(Path::new("/proc").join(pid.trim()).exists(), "it was to live on");
-        let text = sandbox.execute(&sandbox.workspace.kill(&attempt_in(sandbox, 1), 0));
+        let text = sandbox.execute(&sandbox.workspace.kill(&attempt_in(sandbox, 1), 0, 0));
         assert!(text.contains(" done 0 "), "it had ended by itself: {text}");
         assert!(alive(&pid), "what it left in the background was ended with a command that was over");
         assert!(Command::new("kill").args(["-9", pid.trim()]).status().unwrap().success());
@@ -217,7 +217,7 @@ fn kill_ends_all_that_was_started_and_keeps_the_session() {
         sandbox.feed(&sandbox.workspace.run(&attempt, script));
         let pid = sandbox.dir.path().join("home/work/pid");
         sandbox.eventually("the detached child", |_| std::fs::read_to_string(&pid).is_ok_and(|p| p.ends_with('\n')));
-        let text = sandbox.execute(&sandbox.workspace.kill(&attempt, 0));
+        let text = sandbox.execute(&sandbox.workspace.kill(&attempt, 0, 0));
         let answer = Answer::parse(&attempt, &text).unwrap();
         assert!(matches!(answer, Answer::Done { killed: true, .. }), "{answer:?}");
         let (code, _, out, _) = ended(&answer);
@@ -231,7 +231,7 @@ fn kill_ends_all_that_was_started_and_keeps_the_session() {
 fn a_kill_can_be_repeated() {
     for_each_shell(|sandbox| {
         let attempt = attempt_in(sandbox, 1);
-        let kill = sandbox.workspace.kill(&attempt, 0);
+        let kill = sandbox.workspace.kill(&attempt, 0, 0);
         for _ in 0..2 {
             assert_eq!(Answer::parse(&attempt, &sandbox.execute(&kill)), Ok(Answer::Fenced), "{}", sandbox.shell);
         }
@@ -239,7 +239,7 @@ fn a_kill_can_be_repeated() {
         sandbox.feed(&sandbox.workspace.run(&attempt, "echo begun; sleep 300"));
         let started = sandbox.base().join("attempt").join(&attempt.id).join("child");
         sandbox.eventually("it runs", |_| started.exists());
-        let kill = sandbox.workspace.kill(&attempt, 0);
+        let kill = sandbox.workspace.kill(&attempt, 0, 0);
         let answers =
             [sandbox.execute(&kill), sandbox.execute(&kill)].map(|text| Answer::parse(&attempt, &text).unwrap());
         assert_eq!(answers[0], answers[1]);
@@ -248,8 +248,42 @@ fn a_kill_can_be_repeated() {
         let guard = sandbox.base().join("guard").join(attempt_in(sandbox, 3).id);
         std::fs::write(guard, "999999999 1\n").unwrap();
         let attempt = attempt_in(sandbox, 3);
-        let text = sandbox.execute(&sandbox.workspace.kill(&attempt, 0));
+        let text = sandbox.execute(&sandbox.workspace.kill(&attempt, 0, 0));
         assert_eq!(Answer::parse(&attempt, &text), Ok(Answer::Died(Streams::default())), "{text}");
+    });
+}
+
+#[test]
+fn a_kill_may_come_too_early() {
+    for_each_shell(|sandbox| {
+        let attempt = attempt_in(sandbox, 1);
+        sandbox.feed(&sandbox.workspace.run(&attempt, "sleep 300"));
+        let started = sandbox.base().join("attempt").join(&attempt.id).join("child");
+        sandbox.eventually("it runs", |_| started.exists());
+        let text = sandbox.execute(&sandbox.workspace.kill(&attempt, 0, 100));
+        let Ok(Answer::Early(left)) = Answer::parse(&attempt, &text) else { panic!("{text}") };
+        assert!((60..=100).contains(&left), "{left}");
+        let text = sandbox.execute(&sandbox.workspace.kill(&attempt, 0, 0));
+        assert!(matches!(Answer::parse(&attempt, &text), Ok(Answer::Done { killed: true, .. })), "{text}");
+    });
+}
+
+#[test]
+fn what_is_left_in_the_background_fills_no_disk() {
+    for_each_shell(|sandbox| {
+        let answer = sandbox.run(1, "(while :; do echo x; sleep 0.005; done) & echo $!");
+        let (_, how, pid, _) = ended(&answer);
+        assert_eq!(how, How::Background);
+        let pid = pid.lines().next().unwrap().to_owned();
+        let output = sandbox.base().join("attempt").join(attempt_in(sandbox, 1).id).join("stdout");
+        let size = || std::fs::metadata(&output).unwrap().len();
+        let (before, deadline) = (size(), Instant::now() + Duration::from_millis(300));
+        while Instant::now() < deadline {
+            assert!(alive(&pid), "it was ended by a closed output");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(size(), before);
+        assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
     });
 }
 
@@ -265,7 +299,7 @@ fn a_runner_that_was_stopped_is_woken_or_ended() {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             stat.rsplit(") ").next().unwrap().starts_with('T')
         });
-        let text = sandbox.execute(&sandbox.workspace.kill(&attempt, 0));
+        let text = sandbox.execute(&sandbox.workspace.kill(&attempt, 0, 0));
         let answer = Answer::parse(&attempt, &text).unwrap();
         assert!(matches!(answer, Answer::Done { killed: true, .. } | Answer::Died(_)), "{text}");
         assert_eq!(ended(&sandbox.run(2, "echo alive")).2, "alive\n");
@@ -293,7 +327,7 @@ fn a_fence_keeps_from_starting_and_ends_nothing() {
 fn what_was_fenced_never_starts() {
     for_each_shell(|sandbox| {
         let attempt = attempt_in(sandbox, 1);
-        let text = sandbox.execute(&sandbox.workspace.kill(&attempt, 0));
+        let text = sandbox.execute(&sandbox.workspace.kill(&attempt, 0, 0));
         assert_eq!(Answer::parse(&attempt, &text), Ok(Answer::Fenced));
         sandbox.feed(&sandbox.workspace.run(&attempt, "touch ran"));
         assert_eq!(ended(&sandbox.run(2, "ls")).2, "");
@@ -312,7 +346,7 @@ fn a_runner_that_was_killed_is_told_from_one_that_runs() {
         });
         let Answer::Died(streams) = sandbox.wait(&attempt) else { panic!("not died") };
         assert_eq!(streams.stdout.tail, b"begun\n");
-        sandbox.execute(&sandbox.workspace.kill(&attempt, 0));
+        sandbox.execute(&sandbox.workspace.kill(&attempt, 0, 0));
         sandbox.feed(&sandbox.workspace.run(&attempt, "echo x >>runs"));
         assert_eq!(ended(&sandbox.run(2, "cat runs")).2, "x\n", "it ran again");
     });
@@ -346,8 +380,9 @@ fn what_a_script_started_is_found_without_our_files() {
         assert!(!sandbox.execute(&check).contains("ready"));
         sandbox.execute(&sandbox.workspace.set_up());
         assert!(!sandbox.execute(&check).contains("ready"), "a mark was made again");
-        let text = sandbox.execute(&sandbox.workspace.kill(&attempt, 0));
-        assert_eq!(Answer::parse(&attempt, &text), Ok(Answer::Lost));
+        let text = sandbox.execute(&sandbox.workspace.kill(&attempt, 0, 0));
+        let answer = Answer::parse(&attempt, &text).unwrap();
+        assert!(matches!(answer, Answer::Lost | Answer::Done { killed: true, .. }), "{text}");
         assert!(!alive(&pid));
     });
 }
