@@ -82,13 +82,13 @@ impl Board {
     /// The sandbox as the command's decision sees it.
     pub(super) fn sandbox(&self, lease: &str) -> Sandbox {
         let entries = self.entries();
-        match entries.get(lease).map(|e| &e.standing) {
-            // Into a session that is suspected nothing more is fed until it was looked at.
-            Some(Standing::Up(_)) if entries.get(lease).is_some_and(|e| e.suspect.is_some()) => Sandbox::Unknown,
-            None | Some(Standing::Unknown) => Sandbox::Unknown,
-            Some(Standing::Down) => Sandbox::Down,
-            Some(Standing::Lost) => Sandbox::Lost,
-            Some(Standing::Up(handle)) => Sandbox::Up {
+        let Some(entry) = entries.get(lease) else { return Sandbox::Unknown };
+        match &entry.standing {
+            Standing::Unknown => Sandbox::Unknown,
+            Standing::Down => Sandbox::Down,
+            Standing::Lost => Sandbox::Lost,
+            Standing::Up(handle) => Sandbox::Up {
+                trusted: entry.suspect.is_none(),
                 id: handle.sandbox.clone(),
                 session: handle.session.clone(),
                 generation: handle.generation,
@@ -112,10 +112,10 @@ impl Board {
     }
 
     /// Makes a handle known; every handle has an epoch of its own.
-    pub(super) fn serve(&self, lease: &str, make: impl FnOnce(u64) -> Handle) {
+    pub(super) fn serve(&self, lease: &str, suspect: Option<Suspicion>, make: impl FnOnce(u64) -> Handle) {
         self.with(lease, |entry| {
             entry.epoch += 1;
-            entry.suspect = None;
+            entry.suspect = suspect;
             entry.standing = Standing::Up(Arc::new(make(entry.epoch)));
         });
     }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use kube::{Api, ResourceExt, runtime::controller::Action};
 
 use super::{
-    board::{Handle, Standing},
+    board::{Handle, Standing, Suspicion},
     context::{Context, RECONCILE_LIMIT, reference},
     error::Error,
     observe::{Seen, observe, probe, workspace},
@@ -177,7 +177,7 @@ async fn act(lease: &SandboxLease, plan: &Plan, seen: &Seen, ctx: &Context) -> R
         }
         _ => match (seen.sandbox(), &plan.step) {
             (Some(sandbox), step) => match Toolbox::of(client, sandbox) {
-                Ok(toolbox) => in_session(lease, step, &plan.told, &toolbox, sandbox, ctx).await,
+                Ok(toolbox) => in_session(lease, step, &plan.told, &toolbox, sandbox, seen, ctx).await,
                 Err(origin) => {
                     let mut told = plan.told.clone();
                     told.toolbox_not_allowed(&origin, lease.metadata.deletion_timestamp.is_some());
@@ -197,12 +197,14 @@ async fn in_session(
     told: &Told,
     toolbox: &Toolbox,
     sandbox: &daytona::Sandbox,
+    seen: &Seen,
     ctx: &Context,
 ) -> Result<Next, Error> {
     let Some(session) = lease.status.as_ref().and_then(|s| s.session.clone()) else {
         return Ok(Next::now(lease.clone()));
     };
     let mut told = told.clone();
+    let mut suspect = None;
     let workspace = match step {
         Step::OpenSession => {
             let (work, home) = directories(toolbox).await?;
@@ -227,9 +229,12 @@ async fn in_session(
         Step::ResumeSession => {
             let workspace = workspace(lease);
             set_up(toolbox, &workspace).await?;
-            let leaving = lease.metadata.deletion_timestamp.is_some();
-            if !leaving && !is_marked(toolbox, &workspace, &session.id).await? {
-                return Err(Error::DeadSession("the controller's files in the sandbox were removed".to_owned()));
+            if lease.metadata.deletion_timestamp.is_none() && !is_marked(toolbox, &workspace, &session.id).await? {
+                if seen.observed.running == 0 {
+                    return Err(Error::DeadSession("the controller's files in the sandbox were removed".to_owned()));
+                }
+                // Its command has to be ended first, and told so; until then nothing more is fed in.
+                suspect = Some(Suspicion::Workspace);
             }
             workspace
         }
@@ -241,27 +246,16 @@ async fn in_session(
     };
     // That it has lived is written before it is used: its id must never be used again.
     let Some(lease) = report(lease.clone(), &told, ctx).await? else { return Ok(Next::Gone) };
-    serve(&lease, &session, toolbox, workspace, sandbox, ctx);
-    Ok(Next::now(lease))
-}
-
-fn serve(
-    lease: &SandboxLease,
-    session: &crate::api::SessionStatus,
-    toolbox: &Toolbox,
-    workspace: Workspace,
-    sandbox: &daytona::Sandbox,
-    ctx: &Context,
-) {
-    ctx.board.serve(&lease.uid().unwrap_or_default(), |epoch| Handle {
+    ctx.board.serve(&lease.uid().unwrap_or_default(), suspect, |epoch| Handle {
         toolbox: toolbox.clone(),
         workspace,
         sandbox: sandbox.id.clone(),
-        session: session.id.clone(),
+        session: session.id,
         generation: session.generation,
         epoch,
     });
     ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any(), false);
+    Ok(if suspect.is_some() { Next::After(ctx.config.intervals.busy) } else { Next::now(lease) })
 }
 
 async fn set_up(toolbox: &Toolbox, workspace: &Workspace) -> Result<(), Error> {

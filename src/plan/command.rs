@@ -65,6 +65,8 @@ pub enum Sandbox {
         generation: i64,
         /// Grows whenever the session was looked at anew.
         epoch: u64,
+        /// Whether more may be fed into it: not while it is suspected of something.
+        trusted: bool,
     },
 }
 
@@ -201,11 +203,11 @@ fn queued(
                 _ if observed.ahead > 0 => {
                     (Reason::Queued, "waiting for the commands that were accepted before it".to_owned())
                 }
-                Sandbox::Up { .. } if !ours => return Step::AddFinalizer,
-                Sandbox::Up { id, session, generation, .. } => {
+                Sandbox::Up { trusted: true, .. } if !ours => return Step::AddFinalizer,
+                Sandbox::Up { id, session, generation, trusted: true, .. } => {
                     return start(command, status, id, session, *generation, now);
                 }
-                Sandbox::Unknown | Sandbox::Down | Sandbox::Lost => {
+                Sandbox::Unknown | Sandbox::Down | Sandbox::Lost | Sandbox::Up { .. } => {
                     let outage = *reason == LeaseReason::ApiUnreachable.as_str();
                     let waiting = if outage { Reason::ApiUnreachable } else { Reason::WaitingForLease };
                     (waiting, format!("waiting for the lease ({reason}): {message}"))
@@ -275,10 +277,11 @@ fn run(
             return Step::Record(Box::new(told), Again::AtOnce);
         }
     }
-    let Sandbox::Up { id, session, generation, epoch } = sandbox else { return Step::Look(LOOK) };
+    let Sandbox::Up { id, session, generation, epoch, trusted } = sandbox else { return Step::Look(LOOK) };
     let renewed = observed.sent.epoch != Some(*epoch);
     match &observed.sent.answer {
         // It will never start, and it has to run still: once the session was looked at, as a new attempt.
+        Some(Answer::Fenced | Answer::Unseen) if !trusted && stop.is_none() => Step::Look(LOOK),
         Some(Answer::Fenced) if renewed => start(command, status.clone(), id, session, *generation, now),
         Some(Answer::Fenced) => Step::Suspect { epoch: *epoch },
         Some(Answer::Died(_) | Answer::Lost) => Step::Kill { after: 0 },

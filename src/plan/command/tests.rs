@@ -49,7 +49,7 @@ fn running() -> SandboxCommand {
 }
 
 fn up(session: &str, epoch: u64) -> Sandbox {
-    Sandbox::Up { id: "box".to_owned(), session: session.to_owned(), generation: 2, epoch }
+    Sandbox::Up { id: "box".to_owned(), session: session.to_owned(), generation: 2, epoch, trusted: true }
 }
 
 fn present(sandbox: Sandbox) -> Lease {
@@ -240,6 +240,19 @@ fn not_knowing_decides_nothing() {
         matches!(decide(&running(), &seen(present(Sandbox::Down)), at(5)), Step::Look(_)),
         "it is started and asked"
     );
+}
+
+#[test]
+fn a_session_that_is_suspected_gets_nothing_more() {
+    let Sandbox::Up { id, session, generation, epoch, .. } = up("session-1", 2) else { panic!() };
+    let suspected =
+        || present(Sandbox::Up { id: id.clone(), session: session.clone(), generation, epoch, trusted: false });
+    waits(&decide(&command(SandboxCommandStatus::default()), &seen(suspected()), at(0)), Reason::WaitingForLease);
+    for answer in [Answer::Unseen, Answer::Fenced] {
+        assert!(matches!(decide(&running(), &answered(suspected(), answer), at(5)), Step::Look(_)));
+    }
+    let lost = answered(suspected(), Answer::Lost);
+    assert_eq!(decide(&running(), &lost, at(5)), Step::Kill { after: 0 }, "but what runs can be ended");
 }
 
 #[test]
