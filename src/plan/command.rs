@@ -281,7 +281,8 @@ fn run(
     let renewed = observed.sent.epoch != Some(*epoch);
     match &observed.sent.answer {
         // It will never start, and it has to run still: once the session was looked at, as a new attempt.
-        Some(Answer::Fenced | Answer::Unseen) if !trusted && stop.is_none() => Step::Look(LOOK),
+        Some(Answer::Fenced) if !trusted => Step::Look(LOOK),
+        Some(Answer::Unseen) if !trusted && stop.is_none() => Step::Look(LOOK),
         Some(Answer::Fenced) if renewed => start(command, status.clone(), id, session, *generation, now),
         Some(Answer::Fenced) => Step::Suspect { epoch: *epoch },
         Some(Answer::Died(_) | Answer::Lost) => Step::Kill { after: 0 },
