@@ -61,7 +61,7 @@ fn endpoint<'a>(lease: &SandboxLease, ctx: &'a Context) -> Result<&'a Endpoint, 
         }),
         Some(url) => ctx.config.endpoint(url).ok_or_else(|| {
             let message = format!(
-                "{url} is not on the controller's allow-list; the cluster's administrator can add it with --allow-api-url"
+                "{url} is not on the controller's allow-list; the cluster's administrator can add it (the chart's allowApiUrls, --allow-api-url)"
             );
             Credentials::Missing(Reason::UrlNotAllowed, message)
         }),

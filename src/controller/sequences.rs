@@ -22,8 +22,12 @@ impl Sequences {
     pub(super) fn accept(&self, command: &mut SandboxCommand) {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let uid = command.uid().unwrap_or_default();
-        if !unfinished(command) || command.status.as_ref().is_some_and(|s| s.sequence.is_some()) {
+        if !unfinished(command) {
             seen.remove(&uid);
+            return;
+        }
+        // It may have been filled in from here, into the watch's copy: what is kept stays until the command has ended.
+        if command.status.as_ref().is_some_and(|s| s.sequence.is_some()) {
             return;
         }
         let Some(version) = sequence(command) else { return };
@@ -51,6 +55,8 @@ mod tests {
         let mut at = |version: &str| {
             command.metadata.resource_version = Some(version.to_owned());
             command.status = None;
+            // The watch's copy is accepted, and then looked at.
+            sequences.accept(&mut command);
             sequences.accept(&mut command);
             command.status.clone().unwrap().sequence
         };

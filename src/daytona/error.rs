@@ -25,7 +25,7 @@ pub enum Class {
 
 /// A call to Daytona that did not succeed. Its text never holds the key.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{operation}: {message}")]
+#[error("could not {operation}: {message}")]
 pub struct Error {
     /// Which call, in words.
     pub operation: &'static str,

@@ -39,7 +39,7 @@ pub fn decide(lease: &SandboxLease, observed: &Observed, intervals: &Intervals) 
     let (step, again) = match (leaving, ours) {
         (true, false) => (Step::Rest, intervals.idle),
         (false, false) => {
-            told.waiting(Reason::Provisioning, "new; about to ask Daytona");
+            told.waiting(Reason::Provisioning, "the lease was accepted; asking Daytona for its sandbox");
             (Step::AddFinalizer, Duration::ZERO)
         }
         (true, true) => release(lease, observed, intervals, &mut told),

@@ -12,8 +12,8 @@
 # Files, all below the directory of this file ($base, mode 0700):
 #   session/SESSION    this shell was alive once; missing later means that somebody removed our files
 #   guard/ATTEMPT      "PID START" of the runner | "fenced" (may never start) | "cleared" (collected by the controller)
-#   attempt/ATTEMPT/   script, stdout, stderr, child (pid), killed (it was sent a signal), exit ("CODE T0 T1 HOW";
-#                      written last, atomically)
+#   attempt/ATTEMPT/   script, out and err (FIFOs), stdout, stderr, begun (uptime), child (pid), killed (it was sent a
+#                      signal), exit ("CODE T0 T1 HOW"; written last, atomically)
 
 base=${0%/*} op=$1 attempt=$2 session=$3
 dir=$base/attempt/$attempt guard=$base/guard/$attempt
@@ -117,7 +117,8 @@ digest_of() {
   [ -e "$1" ] && [ "$size" -le 67108864 ] && command -v sha256sum >/dev/null 2>&1 && digest=$(sha256sum <"$1") && digest=${digest%% *}
 }
 
-# A line "dtc1 ATTEMPT STATE [CODE T0 T1 HOW]" (STATE: done by itself, ended by kill, ...), then per stream "NAME BYTES SHA256 HEX-OF-THE-TAIL".
+# A line "dtc1 ATTEMPT STATE [CODE T0 T1 HOW]" (STATE: done by itself, ended by kill, ...), then per stream
+# "NAME BYTES SHA256 HEX-OF-THE-TAIL".
 # Hexadecimal, because the answer travels as JSON text, in which bytes that are not UTF-8 are lost.
 ended() {
   read -r result <"$dir/exit"
