@@ -23,7 +23,7 @@ pub enum Error {
     #[error(transparent)]
     Kubectl(#[from] kubectl::Error),
     /// The kubeconfig has no cluster for the context.
-    #[error("context {context} names no cluster; see: kubectl config get-contexts")]
+    #[error("there is no context {context:?} with a cluster in your kubeconfig; see: kubectl config get-contexts")]
     NoCluster {
         /// The context.
         context: String,
@@ -60,6 +60,21 @@ impl Cluster {
             cache: directory.join("kubectl-cache"),
         };
         Ok(Self { kubectl, directory: directory.to_owned() })
+    }
+
+    /// Whether the reader's kubeconfig has the context.
+    ///
+    /// # Errors
+    /// When it has not.
+    pub async fn check_context(&self) -> Result<(), Error> {
+        let Some(context) = &self.kubectl.context else { return Ok(()) };
+        // Not through `--context`, which kubectl checks only when it needs it.
+        let all = Kubectl { context: None, ..self.kubectl.clone() };
+        let known = all.get(&["config", "get-contexts", "-o", "name"]).await?;
+        if known.lines().any(|name| name == context) {
+            return Ok(());
+        }
+        Err(Error::NoCluster { context: context.clone() })
     }
 
     /// The cluster and user of a kubeconfig of ours.

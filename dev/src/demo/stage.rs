@@ -46,8 +46,9 @@ impl Stage {
         let (plane, cluster) = if let Some(context) = context {
             println!("Using the cluster of context {context}.");
             let (context, files) = (context.to_owned(), directory.to_owned());
-            let cluster = tokio::task::spawn_blocking(move || Cluster::of_context(&context, &files));
-            (None, cluster.await??)
+            let cluster = tokio::task::spawn_blocking(move || Cluster::of_context(&context, &files)).await??;
+            cluster.check_context().await?;
+            (None, cluster)
         } else {
             println!("Starting a control plane: etcd, kube-apiserver, kube-controller-manager.");
             let plane = ControlPlane::start(&directory.join("control-plane")).await?;
