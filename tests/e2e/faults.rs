@@ -281,7 +281,8 @@ async fn a_failing_lease_and_its_command_do_not_drive_each_other() {
     world.command("c", "echo went").await;
     world.start_controller();
     world.until_reason("sblease", "l", "Ready", "APIUnreachable").await;
-    let before = world.get("sblease", "l").await["metadata"]["resourceVersion"].clone();
+    let counted = world.until("sblease", "l", "its command counted", |o| o["status"]["commands"]["queued"] == 1).await;
+    let before = counted["metadata"]["resourceVersion"].clone();
     world.eventually("a third try", async || world.calls("POST /api/sandbox").await >= 3).await;
     // Tries at 0, 1 and 3 seconds, less up to a quarter.
     assert!(world.calls("POST /api/sandbox").await <= 4, "too many tries");
