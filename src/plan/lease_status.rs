@@ -72,9 +72,11 @@ impl Told {
         self.session_ready = Some((truth(awake), reason, message.to_owned()));
     }
 
-    /// Says nothing that could contradict what stands there already.
+    /// Says nothing that could contradict what stands there already. What keeps a lease from going is said always.
     pub(super) fn quiet(&mut self) {
-        (self.ready, self.credentials) = (None, None);
+        if self.blocked.is_none() {
+            (self.ready, self.credentials) = (None, None);
+        }
     }
 
     /// The sandbox runs, whatever becomes of the session.
@@ -246,9 +248,12 @@ pub fn is_failing(lease: &SandboxLease) -> bool {
         Reason::ApiUnreachable,
         Reason::InvalidSpec,
     ];
+    if lease.metadata.deletion_timestamp.is_some() {
+        // What failed while it was wanted is no news of its going.
+        return condition(&status.conditions, Type::CleanupBlocked.as_str()).is_some();
+    }
     let ready = condition(&status.conditions, Type::Ready.as_str());
-    let failed = ready.is_some_and(|c| c.status != "True" && failures.iter().any(|r| r.as_str() == c.reason));
-    failed || condition(&status.conditions, Type::CleanupBlocked.as_str()).is_some()
+    ready.is_some_and(|c| c.status != "True" && failures.iter().any(|r| r.as_str() == c.reason))
 }
 
 fn whole_seconds(at: Timestamp) -> Time {

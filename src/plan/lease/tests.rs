@@ -337,6 +337,15 @@ fn conditions_do_not_flap_with_each_try() {
     assert!(condition(&before, "CleanupBlocked").is_some());
     assert_eq!(step(&leaving, &present("started")), Step::DeleteSandbox("box".to_owned()));
     assert_eq!(told(&leaving, &present("started")).conditions, before);
+    // What failed before it was deleted does not hide what keeps it from going.
+    for before in [seen(Remote::FailedDeletion(sandbox("error"))), present("error")] {
+        let mut failed = lease(Created);
+        failed.status = Some(told(&failed, &before));
+        failed.metadata.deletion_timestamp = Some(Time(at(0)));
+        let (_, reason, abnormal) = ready(&failed, &before);
+        let blocked = matches!(before.remote, Remote::FailedDeletion(_));
+        assert_eq!((reason.as_str(), abnormal.contains(&"CleanupBlocked".to_owned())), ("Deleting", blocked));
+    }
     let going = told(&leaving, &present("destroying")).conditions;
     assert!(condition(&going, "CleanupBlocked").is_none(), "it goes after all");
 }
