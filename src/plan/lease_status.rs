@@ -44,7 +44,7 @@ impl Told {
         if let Credentials::Usable { fingerprint, .. } = &observed.credentials
             && matches!(observed.remote, Remote::Present(_) | Remote::Absent | Remote::FailedDeletion(_))
         {
-            credentials = Some((Truth::True, Reason::Ready, "Daytona accepts the key".to_owned()));
+            credentials = Some(accepted());
             // The key has just reached the sandbox (or proved its organisation): from now on it is the known one.
             if let Some(connection) = &mut connection {
                 connection.key_fingerprint.clone_from(fingerprint);
@@ -67,6 +67,7 @@ impl Told {
     pub(super) fn ready(&mut self, reason: Reason, message: &str) {
         let truth = |up: bool| if up { Truth::True } else { Truth::False };
         let awake = reason == Reason::Ready;
+        self.credentials = Some(accepted());
         self.ready = Some((Truth::True, reason, message.to_owned()));
         self.sandbox_ready = Some((truth(awake), reason, message.to_owned()));
         self.session_ready = Some((truth(awake), reason, message.to_owned()));
@@ -254,6 +255,10 @@ pub fn is_failing(lease: &SandboxLease) -> bool {
     }
     let ready = condition(&status.conditions, Type::Ready.as_str());
     ready.is_some_and(|c| c.status != "True" && failures.iter().any(|r| r.as_str() == c.reason))
+}
+
+fn accepted() -> Said {
+    (Truth::True, Reason::Ready, "Daytona accepts the key".to_owned())
 }
 
 fn whole_seconds(at: Timestamp) -> Time {
