@@ -1,8 +1,10 @@
 //! The script protocol: what is sent to a sandbox's shell and what is read back. Pure; knows neither Daytona's
 //! REST interface nor Kubernetes. `docs/protocol.md` documents it; `runner.sh` is the part that lives in the sandbox.
 
+mod job;
 mod output;
 mod protocol;
 
+pub use job::{Fetch, Job, Unfit, Upload};
 pub use output::{Rendered, Stream, Streams, TAIL_BYTES, last_line, render};
 pub use protocol::{Answer, Attempt, Garbled, How, Workspace};

@@ -22,6 +22,8 @@ pub struct Stream {
     pub bytes: u64,
     /// SHA-256 of the whole, in hexadecimal, where the sandbox could compute it.
     pub sha256: Option<String>,
+    /// The beginning of it, byte for byte; empty when `tail` is all of it.
+    pub head: Vec<u8>,
     /// The end of it, byte for byte.
     pub tail: Vec<u8>,
 }

@@ -143,7 +143,7 @@ impl Workspace {
 }
 
 /// One shell word, whatever is in it.
-fn quote(word: &str) -> String {
+pub(super) fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
