@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     fn whole(bytes: &[u8]) -> Stream {
-        Stream { bytes: bytes.len() as u64, sha256: None, tail: bytes.to_vec() }
+        Stream { bytes: bytes.len() as u64, sha256: None, head: Vec::new(), tail: bytes.to_vec() }
     }
 
     #[test]
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn a_cut_tail_does_not_begin_with_half_a_character() {
         let text = "ä".repeat(6000);
-        let stream = Stream { bytes: 12000, sha256: None, tail: text.as_bytes()[12000 - 8191..].to_vec() };
+        let stream = Stream { bytes: 12000, sha256: None, head: Vec::new(), tail: text.as_bytes()[12000 - 8191..].to_vec() };
         let shown = render(&stream);
         assert!(shown.truncated && !shown.lossy);
         assert_eq!(shown.tail, "ä".repeat(2048));

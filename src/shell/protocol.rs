@@ -4,13 +4,20 @@ use std::fmt::Write as _;
 
 use sha2::{Digest, Sha256};
 
-use super::output::{Stream, Streams, TAIL_BYTES};
+use super::{
+    job::{Fetch, Job, Upload},
+    output::{Stream, Streams},
+};
 
 /// The runner, as it is put into each sandbox.
 const RUNNER: &str = include_str!("runner.sh");
 
-/// A tail is fetched twice as long as it is shown: taking out control sequences makes it shorter.
-const FETCHED_TAIL: usize = 2 * TAIL_BYTES;
+/// What reads a script whose surroundings carry over.
+const PERSIST: &str = include_str!("persist.sh");
+
+/// Most bytes that travel in a text: what Daytona lists stays short, and a here-document of this size is in its pipe
+/// as a whole before anything reads it, so that the end of whoever sends it cannot cut it.
+const LONGEST_INLINE: usize = 4096;
 
 /// Where a lease keeps its files in the sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,21 +26,21 @@ pub struct Workspace {
     work_dir: String,
 }
 
-/// One attempt of a command in a session.
+/// One attempt of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
     /// Command UID and attempt number: unique for ever, of `[A-Za-z0-9-]`.
     pub id: String,
-    /// The session that it was sent to first: when that session's mark is gone from the sandbox, somebody removed
-    /// our files, and a missing guard no longer means that nothing ran.
-    pub session: String,
+    /// The mark under which it was sent first: the id of its session, or a mark that is no session's. When the mark
+    /// is gone from the sandbox, somebody removed our files, and a missing guard no longer means that nothing ran.
+    pub mark: String,
 }
 
 impl Attempt {
     /// Names attempt `number` of the command with this UID.
     #[must_use]
-    pub fn new(command_uid: &str, number: i32, session: &str) -> Self {
-        Self { id: format!("{command_uid}-{number}"), session: session.to_owned() }
+    pub fn new(command_uid: &str, number: i32, mark: &str) -> Self {
+        Self { id: format!("{command_uid}-{number}"), mark: mark.to_owned() }
     }
 }
 
@@ -48,60 +55,130 @@ impl Workspace {
     /// One-shot text that makes the workspace and puts the runner there; safe to repeat. Prints [`Self::SET_UP`].
     #[must_use]
     pub fn set_up(&self) -> String {
-        let (base, runner) = (quote(&self.base), quote(&self.runner()));
-        let tools = "cat mkdir mkfifo mv od rm sleep tail tr wc";
-        format!(
+        let base = quote(&self.base);
+        let tools = "cat chmod dd env mkdir mkfifo mv od rm sleep tail tee tr wc";
+        let mut text = format!(
             "for tool in {tools}; do command -v $tool >/dev/null 2>&1 || {{ echo \"dtc1 lacks $tool\"; exit 1; }}; done\n\
-             umask 077 && mkdir -p {base}/session {base}/guard {base}/attempt && cat >{base}/runner.new <<'DTC-RUNNER'\n\
-             {RUNNER}DTC-RUNNER\n\
-             mv -f {base}/runner.new {runner} && echo '{}'\n",
-            Self::SET_UP
-        )
+             umask 077 && cd / && mkdir -p {base} && cd {base} && mkdir -p session guard input attempt wait persist &&\n",
+        );
+        for (name, content) in [("persist", PERSIST), ("runner", RUNNER)] {
+            let _ = write!(
+                text,
+                "cat >{name}.new.$$ <<'DTC-{name}' && mv -f {name}.new.$$ {name}-{}.sh &&\n{content}DTC-{name}\n",
+                version()
+            );
+        }
+        let _ = writeln!(text, "echo '{}'", Self::SET_UP);
+        text
     }
 
     /// What [`Self::set_up`] prints when it worked.
     pub const SET_UP: &str = "dtc1 workspace ready";
 
-    /// Session text that proves that the session's shell reads its input. Prints [`Self::session_ready`].
+    /// Session text that proves that the session's shell reads its input, and leaves the session's mark, which names
+    /// that shell. Prints [`Self::session_ready`].
     #[must_use]
     pub fn session(&self, session: &str) -> String {
         format!("sh {} session {}", quote(&self.runner()), quote(session))
     }
 
+    /// One-shot text that leaves a mark that is no session's. Prints [`Self::session_ready`].
+    #[must_use]
+    pub fn mark(&self, mark: &str) -> String {
+        format!("exec sh {} mark {}", quote(&self.runner()), quote(mark))
+    }
+
     /// Text that proves the same for a session that has its mark already, in the session or beside it. The mark is
     /// not made again: where it is gone, guards may be gone too.
     #[must_use]
-    pub fn check(&self, session: &str) -> String {
-        format!("sh {} check {}", quote(&self.runner()), quote(session))
+    pub fn check(&self, mark: &str) -> String {
+        format!("sh {} check {}", quote(&self.runner()), quote(mark))
     }
 
-    /// What [`Self::session`] and [`Self::check`] print when it worked.
+    /// What [`Self::session`], [`Self::mark`] and [`Self::check`] print when it worked.
     #[must_use]
-    pub fn session_ready(session: &str) -> String {
-        format!("dtc1 {session} ready")
+    pub fn session_ready(mark: &str) -> String {
+        format!("dtc1 {mark} ready")
     }
 
-    /// Session text that runs a script. It may arrive any number of times: the first one runs, the others do nothing.
+    /// The files that have to be in the sandbox before the text of [`Self::run`] or [`Self::one`] is sent; none where
+    /// the text carries the job itself. Putting them there again changes nothing that runs.
     #[must_use]
-    pub fn run(&self, attempt: &Attempt, script: &str) -> String {
-        let mut delimiter = format!("DTC-{}", attempt.id);
-        while script.lines().any(|line| line == delimiter) {
-            delimiter.push('-');
+    pub fn uploads(&self, attempt: &Attempt, job: &Job) -> Vec<Upload> {
+        if inline(job).is_some() {
+            return Vec::new();
         }
-        format!(
-            "sh {} run {} {} {} <<'{delimiter}'\n{script}\n{delimiter}\n",
+        let upload = |name: &str, content| Upload { path: format!("{}/input/{}/{name}", self.base, attempt.id), content };
+        let mut uploads = Vec::new();
+        if !job.env.is_empty() {
+            uploads.push(upload("env", exports(job)));
+            if job.persist {
+                uploads.push(upload("names", names(job).into_bytes()));
+            }
+        }
+        uploads.extend(job.stdin.clone().map(|stdin| upload("stdin", stdin)));
+        // Last, for its presence says that there is something to run.
+        uploads.push(upload("script", job.script.clone()));
+        uploads
+    }
+
+    /// Session text that runs a job. It may arrive any number of times: the first one runs, the others do nothing.
+    #[must_use]
+    pub fn run(&self, attempt: &Attempt, job: &Job) -> String {
+        self.launch("run", attempt, job)
+    }
+
+    /// One-shot text that starts a job in a process of its own, unless it was started, fenced or cleared, and then
+    /// does what [`Self::wait`] does. It may be sent any number of times, at once or later: it starts or attaches.
+    #[must_use]
+    pub fn one(&self, attempt: &Attempt, job: &Job, seconds: u64, fetch: Fetch, collected: &[String]) -> String {
+        self.launch("start", attempt, job) + &self.wait(attempt, seconds, fetch, collected)
+    }
+
+    fn launch(&self, operation: &str, attempt: &Attempt, job: &Job) -> String {
+        let body = inline(job);
+        let mut form = match &body {
+            Some(_) => format!("inline={}", exports(job).iter().filter(|byte| **byte == b'\n').count()),
+            None => "uploaded".to_owned(),
+        };
+        let options = [(job.persist, ",persist"), (job.working_dir.is_some(), ",placed"), (job.secret, ",secret")];
+        form.extend(options.iter().filter(|(applies, _)| *applies).map(|(_, option)| *option));
+        let mut text = format!(
+            "sh {} {operation} {} {} {form} {}",
             quote(&self.runner()),
             quote(&attempt.id),
-            quote(&attempt.session),
-            quote(&self.work_dir),
-        )
+            quote(&attempt.mark),
+            quote(&self.directory(job)),
+        );
+        for word in &job.interpreter {
+            let _ = write!(text, " {}", quote(word));
+        }
+        if let Some(body) = body {
+            let mut delimiter = format!("DTC-{}", attempt.id);
+            while body.lines().any(|line| line == delimiter) {
+                delimiter.push('-');
+            }
+            let _ = write!(text, " <<'{delimiter}'\n{body}{delimiter}");
+        }
+        text.push('\n');
+        text
+    }
+
+    /// The job's working directory, absolute.
+    fn directory(&self, job: &Job) -> String {
+        match job.working_dir.as_deref() {
+            None => self.work_dir.clone(),
+            Some(absolute) if absolute.starts_with('/') => absolute.to_owned(),
+            Some(relative) => format!("{}/{relative}", self.work_dir.trim_end_matches('/')),
+        }
     }
 
     /// One-shot text that is held until the attempt has ended, `seconds` at most, and then reports. `collected`:
     /// attempts whose outcome is recorded; their files are removed in passing.
     #[must_use]
-    pub fn wait(&self, attempt: &Attempt, seconds: u64, collected: &[String]) -> String {
-        let mut text = self.ask("wait", attempt, seconds);
+    pub fn wait(&self, attempt: &Attempt, seconds: u64, fetch: Fetch, collected: &[String]) -> String {
+        let mut text = self.ask("wait", attempt, fetch);
+        let _ = write!(text, " {seconds}");
         for id in collected {
             let _ = write!(text, " {}", quote(id));
         }
@@ -110,36 +187,78 @@ impl Workspace {
 
     /// One-shot text after which the attempt does not start any more, unless it has started before.
     #[must_use]
-    pub fn fence(&self, attempt: &Attempt) -> String {
-        self.ask("fence", attempt, 0)
+    pub fn fence(&self, attempt: &Attempt, fetch: Fetch) -> String {
+        self.ask("fence", attempt, fetch)
     }
 
     /// One-shot text after which the attempt does not run: it never started and never will, or all that it started
     /// was sent TERM and, `grace` seconds later, KILL. One that has run for less than `after` seconds, by the
     /// sandbox's own clock, is left alone.
     #[must_use]
-    pub fn kill(&self, attempt: &Attempt, grace: u64, after: u64) -> String {
-        format!("{} {after}", self.ask("kill", attempt, grace))
+    pub fn kill(&self, attempt: &Attempt, grace: u64, after: u64, fetch: Fetch) -> String {
+        format!("{} {grace} {after}", self.ask("kill", attempt, fetch))
     }
 
-    fn ask(&self, operation: &str, attempt: &Attempt, seconds: u64) -> String {
+    fn ask(&self, operation: &str, attempt: &Attempt, fetch: Fetch) -> String {
         format!(
-            "exec sh {} {operation} {} {} {seconds} {FETCHED_TAIL}",
+            "exec sh {} {operation} {} {} {} {}",
             quote(&self.runner()),
             quote(&attempt.id),
-            quote(&attempt.session),
+            quote(&attempt.mark),
+            fetch.head,
+            fetch.tail,
         )
     }
 
-    /// Named by its content: an upgrade of the controller must not change a file that a shell is reading.
     fn runner(&self) -> String {
-        let digest = Sha256::digest(RUNNER);
-        let name: String = digest.iter().take(6).fold(String::new(), |mut name, byte| {
-            let _ = write!(name, "{byte:02x}");
-            name
-        });
-        format!("{}/runner-{name}.sh", self.base)
+        format!("{}/runner-{}.sh", self.base, version())
     }
+}
+
+/// The programs are named by their content: an upgrade of the controller must not change a file that a shell reads.
+fn version() -> String {
+    let digest = Sha256::new().chain_update(RUNNER).chain_update(PERSIST).finalize();
+    digest.iter().take(6).fold(String::new(), |mut name, byte| {
+        let _ = write!(name, "{byte:02x}");
+        name
+    })
+}
+
+/// What a text carries behind its first line, when it can carry the whole job.
+fn inline(job: &Job) -> Option<String> {
+    if job.secret || job.stdin.is_some() {
+        return None;
+    }
+    let mut body = if job.persist { names(job) } else { String::new() };
+    body.push_str(str::from_utf8(&exports(job)).ok()?);
+    body.push_str(str::from_utf8(&job.script).ok()?);
+    if !job.script.is_empty() && !body.ends_with('\n') {
+        body.push('\n');
+    }
+    (body.len() <= LONGEST_INLINE && !body.contains('\0')).then_some(body)
+}
+
+/// The environment as a shell reads it.
+fn exports(job: &Job) -> Vec<u8> {
+    let mut text = Vec::new();
+    for (name, value) in &job.env {
+        text.extend_from_slice(b"export ");
+        text.extend_from_slice(name.as_bytes());
+        text.extend_from_slice(b"='");
+        for byte in value {
+            match byte {
+                b'\'' => text.extend_from_slice(br"'\''"),
+                byte => text.push(*byte),
+            }
+        }
+        text.extend_from_slice(b"'\n");
+    }
+    text
+}
+
+/// The line that takes the environment out of what carries over.
+fn names(job: &Job) -> String {
+    job.env.iter().fold("unset DTC_ATTEMPT".to_owned(), |line, (name, _)| line + " " + name) + "\n"
 }
 
 /// One shell word, whatever is in it.
@@ -166,7 +285,12 @@ pub enum Answer {
     /// It runs.
     Running,
     /// It started, its runner is gone, and no outcome was written: nobody knows its exit code.
-    Died(Streams),
+    Died {
+        /// What it wrote so far.
+        streams: Streams,
+        /// Whether the shell that left the attempt's mark is alive; never for a mark that is no shell's.
+        session_lives: bool,
+    },
     /// It did not start. It may still, when its text is under way.
     Unseen,
     /// It did not start and never will.
@@ -188,9 +312,9 @@ pub enum How {
     Full,
     /// With a background process that holds an output open.
     Background,
-    /// Before it began: no working directory, or no space for its files.
+    /// Before it began: no working directory, no interpreter, a variable that cannot be set, or no space for its files.
     NotStarted,
-    /// After it removed the files that its output went to.
+    /// With an output of which nobody knows how much is missing: the files were removed, or the disk was full.
     OutputLost,
 }
 
@@ -200,24 +324,20 @@ pub enum How {
 pub struct Garbled;
 
 impl Answer {
-    /// Reads what `wait` or `kill` printed about this attempt.
+    /// Reads what `one`, `wait`, `fence` or `kill` printed about this attempt.
     ///
     /// # Errors
     /// [`Garbled`] when any part of it is not exactly what the runner prints.
     pub fn parse(attempt: &Attempt, text: &str) -> Result<Self, Garbled> {
-        let mut lines = text.lines();
-        let ours = |line: &'_ str| {
-            let rest = line.strip_prefix("dtc1 ").and_then(|h| h.strip_prefix(attempt.id.as_str()));
-            rest.is_some_and(|rest| rest.starts_with(' '))
-        };
+        let mut lines = text.strip_suffix('\n').unwrap_or(text).split('\n');
+        let ours = |line| rest_of(attempt, line);
         // A shell may complain before it does anything, for example of a locale that is not installed.
-        let head = lines.by_ref().find(|line| ours(line)).ok_or(Garbled)?;
-        let rest = head.strip_prefix("dtc1 ").and_then(|h| h.strip_prefix(attempt.id.as_str())).ok_or(Garbled)?;
-        let words: Vec<&str> = rest.split_ascii_whitespace().collect();
-        match *words.as_slice() {
-            [word @ ("done" | "ended"), code, began, ended, how] => Ok(Self::Done {
+        let state = lines.by_ref().find_map(ours).ok_or(Garbled)?;
+        let words: Vec<&str> = state.split(' ').collect();
+        let answer = match *words.as_slice() {
+            [word @ ("done" | "ended"), code, began, ended, how] => Self::Done {
                 killed: word == "ended",
-                code: code.parse().map_err(|_| Garbled)?,
+                code: number(code)?,
                 milliseconds: milliseconds(began, ended)?,
                 how: match how {
                     "full" => How::Full,
@@ -226,19 +346,33 @@ impl Answer {
                     "lost" => How::OutputLost,
                     _ => return Err(Garbled),
                 },
-                streams: streams(lines)?,
-            }),
-            ["running"] => Ok(Self::Running),
-            ["died"] => Ok(Self::Died(streams(lines)?)),
-            ["unseen"] => Ok(Self::Unseen),
-            ["fenced"] => Ok(Self::Fenced),
-            ["cleared"] => Ok(Self::Cleared),
-            ["lost"] => Ok(Self::Lost),
-            ["survivors", ..] => Ok(Self::Survivors),
-            ["early", left] => left.parse().map(Self::Early).map_err(|_| Garbled),
-            _ => Err(Garbled),
-        }
+                streams: streams(&mut lines)?,
+            },
+            ["died", shell @ ("alive" | "gone")] => {
+                Self::Died { streams: streams(&mut lines)?, session_lives: shell == "alive" }
+            }
+            ["running"] => Self::Running,
+            ["unseen"] => Self::Unseen,
+            ["fenced"] => Self::Fenced,
+            ["cleared"] => Self::Cleared,
+            ["lost"] => Self::Lost,
+            ["survivors", ref pids @ ..] if pids.iter().all(|pid| number::<u32>(pid).is_ok()) => Self::Survivors,
+            ["early", left] => Self::Early(number(left)?),
+            _ => return Err(Garbled),
+        };
+        let complete = lines.next().and_then(ours) == Some("end") && lines.next().is_none();
+        if complete { Ok(answer) } else { Err(Garbled) }
     }
+}
+
+/// What a line says about this attempt.
+fn rest_of<'a>(attempt: &Attempt, line: &'a str) -> Option<&'a str> {
+    line.strip_prefix("dtc1 ")?.strip_prefix(attempt.id.as_str())?.strip_prefix(' ')
+}
+
+/// Digits and nothing else: `parse` takes a sign too.
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, Garbled> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().map_err(|_| Garbled) } else { Err(Garbled) }
 }
 
 fn milliseconds(began: &str, ended: &str) -> Result<i64, Garbled> {
@@ -249,38 +383,43 @@ fn milliseconds(began: &str, ended: &str) -> Result<i64, Garbled> {
 /// `/proc/uptime` has two decimals.
 fn hundredths(text: &str) -> Result<i64, Garbled> {
     let (whole, part) = text.split_once('.').ok_or(Garbled)?;
-    let (whole, part): (i64, i64) = (whole.parse().map_err(|_| Garbled)?, part.parse().map_err(|_| Garbled)?);
+    let (whole, part): (i64, i64) = (number(whole)?, number(part)?);
     whole.checked_mul(100).and_then(|w| w.checked_add(part)).ok_or(Garbled)
 }
 
-fn streams<'a>(mut lines: impl Iterator<Item = &'a str>) -> Result<Streams, Garbled> {
+fn streams<'a>(lines: &mut impl Iterator<Item = &'a str>) -> Result<Streams, Garbled> {
     let mut next = |name| stream(name, lines.next().ok_or(Garbled)?);
     Ok(Streams { stdout: next("stdout")?, stderr: next("stderr")? })
 }
 
 fn stream(name: &str, line: &str) -> Result<Stream, Garbled> {
-    let mut words = line.split(' ');
-    let mut word = || words.next().ok_or(Garbled);
-    if word()? != name {
+    let words: Vec<&str> = line.split(' ').collect();
+    let [found, bytes, digest, head, tail] = *words.as_slice() else { return Err(Garbled) };
+    if found != name {
         return Err(Garbled);
     }
-    let bytes: u64 = word()?.parse().map_err(|_| Garbled)?;
-    let sha256 = match word()? {
+    let bytes: u64 = number(bytes)?;
+    let sha256 = match digest {
         "-" => None,
         digest if digest.len() == 64 && digest.bytes().all(|b| b.is_ascii_hexdigit()) => Some(digest.to_owned()),
         _ => return Err(Garbled),
     };
-    let tail = unhex(word()?)?;
-    let expected = usize::try_from(bytes).unwrap_or(usize::MAX).min(FETCHED_TAIL);
-    // A background process may have written between the count and the tail; less than was counted is a cut answer.
-    if tail.len() < expected {
-        return Err(Garbled);
+    let (head, tail) = (unhex(head)?, unhex(tail)?);
+    let carried = u64::try_from(head.len().saturating_add(tail.len())).unwrap_or(u64::MAX);
+    // All of it is the tail; of what is cut something lies between the two.
+    if carried < bytes || (head.is_empty() && carried == bytes) {
+        Ok(Stream { bytes, sha256, head, tail })
+    } else {
+        Err(Garbled)
     }
-    Ok(Stream { bytes, sha256, tail })
 }
 
+/// `-` for nothing.
 fn unhex(text: &str) -> Result<Vec<u8>, Garbled> {
-    let digits = text.as_bytes();
+    let digits = if text == "-" { &[] } else { text.as_bytes() };
+    if text.is_empty() {
+        return Err(Garbled);
+    }
     let (pairs, rest) = digits.as_chunks::<2>();
     if !rest.is_empty() {
         return Err(Garbled);

@@ -1,135 +1,453 @@
 # The runner: what a SandboxLease puts into its sandbox, and what every SandboxCommand is run by.
 # POSIX sh (dash, bash, busybox ash, zsh's sh). docs/protocol.md explains it; src/shell/protocol.rs is its other end.
 #
-#   sh runner.sh session SESSION                           proves that a shell reads its input, and leaves its mark
-#   sh runner.sh check   SESSION                           the same, if the mark is there
-#   sh runner.sh run     ATTEMPT SESSION WORKDIR           runs the script on standard input, at most once
-#   sh runner.sh wait    ATTEMPT SESSION SECONDS TAIL [COLLECTED...]   waits for the end, reports, tidies up
-#   sh runner.sh fence   ATTEMPT SESSION 0 TAIL            makes sure that it does not start, and reports
-#   sh runner.sh kill    ATTEMPT SESSION GRACE TAIL AFTER  makes sure that it does not run: never started, or ended
-#                                                          (once it has run for AFTER seconds)
-#
-# Files, all below the directory of this file ($base, mode 0700):
-#   session/SESSION    this shell was alive once; missing later means that somebody removed our files
-#   guard/ATTEMPT      "PID START" of the runner | "fenced" (may never start) | "cleared" (collected by the controller)
-#   attempt/ATTEMPT/   script, out and err (FIFOs), stdout, stderr, begun (uptime), child (pid), killed (it was sent a
-#                      signal), exit ("CODE T0 T1 HOW"; written last, atomically)
+#   sh runner.sh session MARK                        proves that a shell reads its input, and leaves the shell's mark
+#   sh runner.sh mark    MARK                        leaves a mark that is no shell's
+#   sh runner.sh check   MARK                        says whether the mark is there
+#   sh runner.sh run     ATTEMPT MARK FORM WORKDIR [INTERPRETER...]   runs a script, at most once, and stays with it
+#   sh runner.sh start   ATTEMPT MARK FORM WORKDIR [INTERPRETER...]   the same in a process of its own; comes back at once
+#   sh runner.sh wait    ATTEMPT MARK HEAD TAIL SECONDS [COLLECTED...]   waits for the end, reports, tidies up
+#   sh runner.sh fence   ATTEMPT MARK HEAD TAIL                      makes sure that it does not start, and reports
+#   sh runner.sh kill    ATTEMPT MARK HEAD TAIL GRACE AFTER          makes sure that it does not run: never started, or
+#                                                                    ended (once it has run for AFTER seconds)
+# FORM: "uploaded" (input/ATTEMPT has script, env, names, stdin) or "inline=N" (they are on standard input: with
+# "persist" a line for names, then N lines of env, then the script), then ",persist" ",placed" ",secret" as it applies.
 
-base=${0%/*} op=$1 attempt=$2 session=$3
-dir=$base/attempt/$attempt guard=$base/guard/$attempt
+KEPT_BYTES=67108864 # of each output, its beginning: on disk
+TAIL_BYTES=1048576  # of what comes after that, the end: in memory until the output is closed
+SHOWN_BYTES=16384   # of each output, the end: copied to the session's log
+
+# `save DIR STATE PATH`: writes down the directory and the exported variables that a script ended with. Before all else
+# and with positional parameters alone: every variable here may be one of them.
+if [ "$1" = save ]; then
+  # shellcheck disable=SC1091 # "unset NAMES": what was set for this command alone
+  [ ! -f "$2/names" ] || . "$2/names"
+  unset DTC_ATTEMPT
+  DTC_DIRECTORY=$(pwd && echo .)
+  export DTC_DIRECTORY="${DTC_DIRECTORY%??}"
+  umask 077
+  export -p >"$3.$$" || exit 1
+  PATH=$4
+  mv -f "$3.$$" "$3" || rm -f "$3.$$"
+  exit
+fi
+
+# `become ATTEMPT DIR BEGIN WANTED PROGRAM...`: sets the job's variables (the file on descriptor 3) and becomes the
+# program. After the first line every variable is the user's, so nothing but positional parameters is read.
+become() {
+  # shellcheck disable=SC1091
+  if [ -e /proc/self/fd/3 ]; then . /proc/self/fd/3; exec 3<&-; fi
+  export DTC_ATTEMPT="$1"
+  case $4 in
+    '') ;;
+    -*) false ;;
+    */*) [ -f "$4" ] && [ -x "$4" ] ;;
+    *) command -v "$4" >/dev/null 2>&1 ;;
+  esac || { echo "interpreter $4: not there, or not a program" >&2; exit 127; }
+  # Its existence says that something of the user's may have run; without it nothing has.
+  echo "$3" >"$2/begun" || exit 126
+  shift 4
+  exec "$@"
+}
+
+# `resume STATE PLACED WORKDIR ATTEMPT DIR BEGIN WANTED PROGRAM...`: the same in the surroundings that were saved.
+if [ "$1" = resume ]; then
+  unset PATH
+  # shellcheck disable=SC1090
+  . "$2"
+  if [ "$3" ] || ! cd "$DTC_DIRECTORY" 2>/dev/null; then
+    [ "$3" ] || echo "directory $DTC_DIRECTORY is gone; this runs in $4" >&2
+    cd "$4" || exit 126
+  fi
+  unset DTC_DIRECTORY
+  shift 4
+  become "$@"
+fi
+
+base=${0%/*} op=$1 attempt=$2 mark=$3
+dir=$base/attempt/$attempt input=$base/input/$attempt guard=$base/guard/$attempt
 
 say() { echo "dtc1 $attempt $*"; }
 
-# Kernel start time (clock ticks since boot) of process $1 into $started: a pid alone is soon somebody else's.
+# Looks at process $1: $pid, its kernel start time (clock ticks since boot) in $started, its state in $life; fails when
+# there is none. A pid alone is soon somebody else's.
 start_of() {
-  started=
-  read -r line 2>/dev/null <"/proc/$1/stat" || return 1
+  started='' pid='' line=''
+  { read -r line && while read -r more; do line="$line $more"; done; } 2>/dev/null <"/proc/$1/stat"
+  [ "$line" ] || return 1
+  pid=${line%% *}
   # shellcheck disable=SC2086 # the fields after the command name
   set -- ${line##*) }
-  [ "$1" != Z ] && started=${20}
+  life=$1
+  case $life in Z | X) return 1 ;; esac
+  started=${20}
 } 2>/dev/null
 
+# Whether process $1 is still the one that started at $2.
+lives() { [ "$2" ] && start_of "$1" && [ "$started" = "$2" ]; }
+
 # Takes the right to decide about the attempt. Exactly one taker wins: noclobber creates or fails.
-claim() { (set -C; echo "$1" >"$guard") 2>/dev/null; }
+claim() {
+  set -C
+  if { echo "$1" >"$guard"; } 2>/dev/null; then set +C; else set +C; return 1; fi
+}
 
-now() { read -r uptime _ </proc/uptime; }
+# Time since boot: as the kernel writes it, and in hundredths of a second.
+now() { read -r uptime _ </proc/uptime; hundredths=$((${uptime%.*} * 100 + 1${uptime#*.} - 100)); }
 
-finish() { echo "$1 $2 $3 $4" >"$dir/exit.new" && mv -f "$dir/exit.new" "$dir/exit"; }
+# Sleeps for $1 hundredths of a second, or for a second where fractions are not known.
+pause() { sleep "0.$1" 2>/dev/null || sleep 1; }
 
-# From here on what comes out of the FIFO $1 is thrown away, in place of its reader $2: nobody will look at it, and it
-# must not fill the disk. The writer must not notice: there is a reader at any time.
-drain() {
-  { [ -p "$1" ] && exec 3<>"$1"; } 2>/dev/null || return 0
-  (trap '' HUP INT TERM; exec 3>&- cat) <"$1" >/dev/null 2>&1 &
-  start_of "$2" && kill -KILL "$2" 2>/dev/null
-  exec 3>&-
+# Wakes those who wait. Opened for reading too, a FIFO neither blocks nor ends us when its reader is gone.
+wake() {
+  woken=
+  for fifo in "$base/wait/$attempt".*; do
+    [ -p "$fifo" ] && { echo ended 1<>"$fifo"; woken=yes; }
+  done 2>/dev/null
+}
+
+# --- running ---------------------------------------------------------------------------------------------------------
+
+# Written over what was put there at the start, so that a full disk cannot keep the outcome back; then shown at once.
+finish() {
+  echo "$1 $2 $3 $4" 1<>"$dir/exit.new" && mv -f "$dir/exit.new" "$dir/exit"
+  wake
+}
+
+# Runs a program that takes descriptor 3 into the file $kept, where it can be told to stop.
+take() {
+  "$@" <&3 2>"$kept.said" &
+  start_of $! && echo "$pid $started" >"$kept.taker"
+  wait $!
+}
+to_disk() { export LC_ALL=C; exec dd bs=65536 count="$1" >>"$kept"; }
+onward() { exec cat >"$kept.more"; }
+size_of() { size=0; [ ! -s "$1" ] || size=$(($(wc -c <"$1"))); }
+
+# Keeps what comes through descriptor 3, until nobody holds the other end any more: dd writes at once, reads no further
+# than it is told, and counts. It never stops reading: a writer must neither wait nor be ended.
+# The last line written is "BYTES-ON-DISK BYTES-AFTER-THOSE", "-" for unknown.
+keep() {
+  kept=$dir/$1 size=0 after=0
+  trap '' HUP INT TERM
+  : >"$kept"
+  while [ "$size" -lt $KEPT_BYTES ]; do
+    blocks=$(((KEPT_BYTES - size) / 65536 + 1)) records='' counted=''
+    # It fails when the disk is full, or when it was told to stop.
+    take to_disk $blocks || { size_of "$kept"; [ -e "$dir/drained" ] || after=-; break; }
+    while read -r word _; do
+      case $word in
+        *+*) records=${records:-$((${word%+*} + ${word#*+}))} ;;
+        '' | *[!0-9]*) ;;
+        *) counted=$word ;;
+      esac
+    done <"$kept.said"
+    # Not every dd says how many bytes it were.
+    if [ "$counted" ]; then size=$((size + counted)); else size_of "$kept"; fi
+    [ "${records:-0}" -ge $blocks ] || break
+  done
+  if [ "$size" -ge $KEPT_BYTES ] && [ "$after" = 0 ] && [ ! -e "$dir/drained" ]; then
+    mkfifo "$kept.more" "$kept.counted"
+    wc -c <"$kept.counted" >"$kept.after" &
+    tee "$kept.counted" <"$kept.more" | tail -c $TAIL_BYTES >"$kept.tail" &
+    take onward
+    wait
+    read -r after _ <"$kept.after" || after=-
+  fi
+  [ "$after" != - ] || [ -e "$dir/drained" ] || cat <&3 >/dev/null
+  echo "$size $after" >"$kept.size"
+  # A background process may go on writing; it must not notice that nobody looks, and not fill the disk.
+  exec cat <&3 >/dev/null
+} 2>/dev/null
+
+# Whether both outputs are complete.
+kept_both() {
+  { [ -s "$dir/stdout.size" ] || ! start_of "$out_keeper"; } && { [ -s "$dir/stderr.size" ] || ! start_of "$err_keeper"; }
+}
+
+# Whether what takes the output $1 has it all and sleeps, as it does while somebody still holds the other end.
+idle() {
+  [ ! -s "$dir/$1.size" ] || return 0
+  taker='' since=''
+  read -r taker since <"$dir/$1.taker"
+  lives "${taker:-none}" "$since" && [ "$life" = S ]
+}
+
+# What the script left in the background may hold its outputs open for ever: then what is there by now is the result.
+gather() {
+  how=full tries=0
+  until kept_both; do
+    tries=$((tries + 1))
+    [ $tries -gt 15 ] || continue
+    sleep 0.002 2>/dev/null || pause 01
+    now
+    [ $((hundredths - ended)) -ge 25 ] || continue
+    { idle stdout && idle stderr; } || [ $((hundredths - ended)) -ge 200 ] || continue
+    how=background
+    echo >"$dir/drained"
+    for name in stdout stderr; do
+      taker='' since=''
+      [ -s "$dir/$name.size" ] || read -r taker since <"$dir/$name.taker"
+      [ "$taker" ] && lives "$taker" "$since" && kill -KILL "$taker"
+    done
+    tries=0
+    until kept_both || [ $tries -ge 100 ]; do tries=$((tries + 1)); pause 01; done
+    break
+  done
+  for name in stdout stderr; do
+    after=-
+    read -r size after <"$dir/$name.size"
+    [ "$after" != - ] || how=lost
+  done
+} 2>/dev/null
+
+# In the child, whose exit code is the command's.
+launch() {
+  start_of self && echo "$pid $started" >"$dir/child"
+  # A kill that came before the child was to be found.
+  [ ! -e "$dir/killed" ] || exit 143
+  umask "$mask"
+  exec 3<&- 4<&- 5<&- 6<&- 7<&- 8<&- 9<&-
+  state=$base/persist/state
+  case $form in *,persist*) ;; *) state= ;; esac
+  if [ "$1" ]; then wanted=$1; else wanted='' login=-l; fi
+  # Where a state is resumed the profile has been read; it would undo what was changed since.
+  [ "$state" ] && [ -s "$state" ] && login=
+  [ "$wanted" ] || set -- "$shell" ${login:+"$login"}
+  if [ "$state" ]; then
+    set -- "$@" "$base/persist-${0##*/runner-}" "$dir" "$state" "$sh" "$0" "$PATH"
+  else
+    set -- "$@" "$dir/script"
+  fi
+  placed=
+  case $form in *,placed*) placed=yes ;; esac
+  if ! { [ -d "$workdir" ] && cd "$workdir"; } 2>/dev/null && { [ "$placed" ] || ! [ "$state" ] || ! [ -s "$state" ]; }; then
+    echo "working directory $workdir: not there, or not a directory that can be entered" >&2
+    exit 126
+  fi
+  if [ -f "$dir/stdin" ]; then exec <"$dir/stdin"; fi
+  if [ -f "$dir/env" ]; then exec 3<"$dir/env"; fi
+  # Secrets are on no disk while the script runs.
+  if [ -f "$dir/stdin" ] || [ -f "$dir/env" ]; then rm -f "$dir/stdin" "$dir/env"; fi
+  if [ "$state" ] && [ -s "$state" ]; then
+    exec ${setsid:+"$setsid"} env -i PATH="$PATH" "$sh" "$0" resume "$state" "$placed" "$workdir" "$attempt" "$dir" "$begin" "$wanted" "$@"
+  fi
+  become "$attempt" "$dir" "$begin" "$wanted" ${setsid:+"$setsid"} "$@"
+}
+
+# Brings the job's files into the attempt's directory, readable by nobody else.
+receive() {
+  case $form in
+    uploaded*) mv "$input" "$dir" && chmod -R go= "$dir" && [ -f "$dir/script" ] ;;
+    *)
+      mkdir "$dir" || return 1
+      lines=${form#inline=} lines=${lines%%,*}
+      case $form in *,persist*) IFS= read -r line && echo "$line" >"$dir/names" ;; esac
+      # `read` takes no byte more than the line, so that the rest is the script.
+      while [ "$lines" -gt 0 ]; do
+        IFS= read -r line && printf '%s\n' "$line" || return 1
+        lines=$((lines - 1))
+      done >"$dir/env"
+      [ -s "$dir/env" ] || rm -f "$dir/env"
+      cat >"$dir/script"
+      ;;
+  esac
 }
 
 run() {
-  workdir=$4
-  [ -e "$base/session/$session" ] || { say lost; exit 98; }
+  form=$4 workdir=$5
+  shift 5
+  # What was not put there may still come; what was taken away is somebody else's by now.
+  case $form in uploaded*) [ -e "$guard" ] || [ -f "$input/script" ] || { say missing; exit 98; } >&2 ;; esac
+  [ -e "$base/session/$mark" ] || { say lost; exit 98; } >&2
   start_of $$
-  claim "$$ $started" || { say duplicate; exit 97; }
-  mask=$(umask)
-  umask 077
-  now; begin=$uptime
-  if ! { mkdir "$dir" && cat >"$dir/script" && mkfifo "$dir/out" "$dir/err"; }; then
-    finish 126 "$begin" "$begin" nostart; say nostart; exit 98
-  fi
-  if ! [ -d "$workdir" ] || ! [ -x "$workdir" ]; then
-    echo "working directory $workdir: not there, or not a directory that can be entered" >"$dir/stderr"
-    finish 126 "$begin" "$begin" nostart; say nostart; exit 98
-  fi
+  claim "$$ $started" || { say duplicate; exit 97; } >&2
   # Deleting the session sends TERM to this group. Handled, not ignored: the script gets the defaults back.
   trap : HUP INT TERM PIPE
-  echo "$begin" >"$dir/begun"
+  exec 4>&2 2>/dev/null
+  mask=$(umask)
+  umask 077
+  now
+  begin=$uptime
+  if ! { receive && printf '%120s\n' '' >"$dir/exit.new" && mkfifo "$dir/out" "$dir/err"; }; then
+    mkdir -p "$dir"
+    echo "the files of the attempt cannot be made in $base" >"$dir/stderr"
+    finish 126 "$begin" "$begin" nostart
+    exit 98
+  fi
+  setsid=$(command -v setsid) sh=$(command -v sh)
+  shell=$(command -v bash) || shell=$sh
   # A FIFO and a reader, not a plain file: `echo x >/dev/stderr` would truncate a file.
-  (trap '' HUP INT TERM; exec cat) <"$dir/out" >"$dir/stdout" 2>/dev/null &
-  out_reader=$!
-  (trap '' HUP INT TERM; exec cat) <"$dir/err" >"$dir/stderr" 2>/dev/null &
-  err_reader=$!
-  (
-    umask "$mask"
-    read -r me _ </proc/self/stat && echo "$me" >"$dir/child"
-    export DTC_ATTEMPT="$attempt"
-    cd "$workdir" || exit 126
-    set -- sh -l
-    command -v bash >/dev/null 2>&1 && set -- bash -l
-    command -v setsid >/dev/null 2>&1 && set -- setsid "$@"
-    exec "$@" "$dir/script"
-  ) <"/dev/null" >"$dir/out" 2>"$dir/err"
+  keep stdout 3<"$dir/out" 4>&- </dev/null >/dev/null 2>&1 &
+  out_keeper=$!
+  keep stderr 3<"$dir/err" 4>&- </dev/null >/dev/null 2>&1 &
+  err_keeper=$!
+  (launch "$@") </dev/null >"$dir/out" 2>"$dir/err"
   code=$?
   now
-  # What the script left in the background may hold its outputs open for ever; what is there by now is the result.
-  how=background tries=0
-  while [ $tries -lt 25 ]; do
-    start_of $out_reader || start_of $err_reader || { how=full; break; }
-    tries=$((tries + 1))
-    pause 01
-  done
-  if [ $how = background ]; then
-    drain "$dir/out" $out_reader
-    drain "$dir/err" $err_reader
+  end=$uptime ended=$hundredths
+  gather
+  if ! [ -d "$dir" ]; then
+    how=lost
+    mkdir -p "$dir"
+  elif ! [ -e "$dir/begun" ]; then
+    how=nostart
+    rm -rf "$dir/script" "$dir/env" "$dir/stdin" "${dir:?}/$attempt"
   fi
-  [ -d "$dir" ] || { how=lost; mkdir -p "$dir"; }
-  finish $code "$begin" "$uptime" $how
-  say exit $code
+  finish $code "$begin" "$end" $how
+  if [ "$woken" ]; then rm -f "$base/wait/$attempt".*; fi
+  # From here on nobody waits.
+  [ "$op" = run ] || exit $code
+  reap
+  case $form in *,secret*) ;; *) show ;; esac
   exit $code
 }
 
+# Daytona's session keeps the standard input of a command open by a subshell of the session's shell with a `sleep` in
+# it, and leaves it behind. The sleep alone would be made again. Where the kernel lists no children nothing is done.
+reap() {
+  case $PPID in '' | *[!0-9]* | 0 | 1) return ;; esac
+  # There is no newline at the end of a list of children.
+  siblings=''
+  read -r siblings <"/proc/$PPID/task/$PPID/children"
+  read -r shell_name <"/proc/$PPID/comm"
+  for sibling in $siblings; do
+    case $sibling in *[!0-9]* | 0 | 1 | "$$") continue ;; esac
+    children='' name=''
+    read -r name <"/proc/$sibling/comm"
+    [ "$name" = "$shell_name" ] || continue
+    read -r children <"/proc/$sibling/task/$sibling/children"
+    for child in $children; do
+      case $child in *[!0-9]* | 0 | 1 | "$$") continue ;; esac
+      name=''
+      read -r name <"/proc/$child/comm" && [ "$name" = sleep ] && kill "$sibling" && kill -KILL "$child"
+    done
+  done
+} 2>/dev/null
+
+# So that whoever looks with Daytona's own tools sees what came out, apart.
+show() {
+  for name in stdout stderr; do
+    from=$dir/$name
+    [ ! -s "$from.tail" ] || from=$from.tail
+    [ -s "$from" ] || continue
+    if [ $name = stdout ]; then tail -c $SHOWN_BYTES "$from"; else tail -c $SHOWN_BYTES "$from" >&4; fi
+  done
+} 2>/dev/null
+
+# In a process and a session of its own, so that it outlives the call that it came with.
+start() {
+  if [ -e "$guard" ]; then return; fi
+  shift
+  # `&` would take our standard input away; this is the way to hand it on.
+  exec 3<&0
+  set -- sh "$0" detached "$@"
+  command -v setsid >/dev/null 2>&1 && set -- setsid "$@"
+  "$@" <&3 3<&- >/dev/null 2>&1 &
+}
+
+# --- asking ----------------------------------------------------------------------------------------------------------
+
 # Whether the runner that holds the guard still lives. A guard without content is just being written.
 alive() {
-  tries=0 pid='' since=''
+  tries=0 runner='' since=''
   while [ $tries -lt 50 ]; do
-    read -r pid since _ <"$guard"
-    [ "$pid" ] && break
+    read -r runner since _ <"$guard"
+    [ "$runner" ] && break
     tries=$((tries + 1))
     pause 01
   done
-  start_of "${pid:-none}" && [ "$started" = "$since" ]
-}
+  lives "${runner:-none}" "$since"
+} 2>/dev/null
 
-size_of() { if [ -e "$1" ]; then size=$(($(wc -c <"$1"))); else size=0; fi; }
+# Whether there is nothing to wait for.
+settled() {
+  [ ! -s "$dir/exit" ] || return 0
+  [ -e "$guard" ] || return 1
+  word=''
+  read -r word _ <"$guard"
+  case $word in fenced | cleared) return 0 ;; esac
+  ! alive
+} 2>/dev/null
 
-digest_of() {
-  digest=-
-  # Of a huge output it would take longer than the caller waits.
-  [ -e "$1" ] && [ "$size" -le 67108864 ] && command -v sha256sum >/dev/null 2>&1 && digest=$(sha256sum <"$1") && digest=${digest%% *}
-}
+# Holds the caller's request until the attempt has ended, for $1 seconds at most; five when nobody starts it.
+# It sleeps in reading a FIFO, which the runner writes to at the end. The FIFO's other end is the output of a `sleep`:
+# when that ends, so does the reading. That is once a second, for a runner can be killed.
+await() {
+  now
+  deadline=$((hundredths + $1 * 100)) unseen_until=$((hundredths + 500)) fifo=$base/wait/$attempt.$$
+  if [ "$1" -le 0 ] || settled; then return; fi
+  # shellcheck disable=SC2094 # open for both, opening one end does not block
+  if mkfifo "$fifo"; then exec 8<>"$fifo" 7<"$fifo" 8>&-; else fifo=; fi
+  # Only now, for before it nobody would have woken us.
+  until settled || { now && [ $hundredths -ge $deadline ]; }; do
+    [ -e "$guard" ] || [ $hundredths -lt $unseen_until ] || break
+    [ "$fifo" ] || { pause 05; continue; }
+    exec 8>/proc/self/fd/7
+    sleep 1 >&8 7<&- 8>&- &
+    timer=$! since='' word=''
+    start_of $timer && since=$started
+    exec 8>&-
+    read -r word <&7
+    [ "$word" ] && lives $timer "$since" && kill $timer
+  done
+  [ ! "$fifo" ] || { exec 7<&-; rm -f "$fifo"; }
+} 2>/dev/null
 
-# A line "dtc1 ATTEMPT STATE [CODE T0 T1 HOW]" (STATE: done by itself, ended by kill, ...), then per stream
-# "NAME BYTES SHA256 HEX-OF-THE-TAIL".
-# Hexadecimal, because the answer travels as JSON text, in which bytes that are not UTF-8 are lost.
+# $3 bytes of file $1 after the first $2, in hexadecimal: the answer travels as JSON text, in which bytes that are not
+# UTF-8 are lost.
+hex() { [ "$3" -le 0 ] || od -An -v -tx1 -j "$2" -N "$3" <"$1" | tr -d ' \n'; }
+
+# The smaller of two numbers, into $least.
+smaller() { if [ "$1" -lt "$2" ]; then least=$1; else least=$2; fi; }
+
+# A line "NAME BYTES SHA256 HEAD TAIL" about the output $1, "-" for what is empty or unknown. Where all of it is no
+# longer than the two together, all of it is the tail.
+describe() {
+  file=$dir/$1 after=0 digest=- whole=$2
+  [ ! -s "$file.size" ] || read -r _ after <"$file.size"
+  [ "$after" != - ] || after=0 whole=
+  size_of "$file"
+  on_disk=$size
+  size_of "$file.tail"
+  bytes=$((on_disk + after))
+  if [ "$whole" ] && [ $bytes = 0 ]; then
+    digest=e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
+  elif [ "$whole" ] && [ "$after" = 0 ] && command -v sha256sum >/dev/null; then
+    digest=$(sha256sum <"$file") && digest=${digest%% *} || digest=-
+  fi
+  first=0 last=$bytes
+  if [ $bytes -gt $((head + tail)) ] || [ "$after" -gt $size ]; then
+    smaller "$head" $on_disk
+    first=$least
+    smaller "$tail" $((bytes - first))
+    last=$least
+    # What came between the beginning and the end is gone.
+    [ "$after" -le $size ] || { smaller "$last" $size; last=$least; }
+  fi
+  smaller "$last" $size
+  printf '%s %s %s ' "$1" $bytes "$digest"
+  if [ "$first" = 0 ]; then printf -; else hex "$file" 0 "$first"; fi
+  printf ' '
+  if [ "$last" = 0 ]; then printf -; fi
+  hex "$file" $((on_disk - last + least)) $((last - least))
+  hex "$file.tail" $((size - least)) "$least"
+  echo
+} 2>/dev/null
+
 ended() {
   read -r result <"$dir/exit"
   if [ -e "$dir/killed" ]; then say "ended $result"; else say "done $result"; fi
 }
 
-report() {
+# A line "dtc1 ATTEMPT STATE [CODE T0 T1 HOW]" (STATE: done by itself, ended by kill, ...), for some of them a line for
+# each output.
+state() {
+  whole=yes
   if [ -s "$dir/exit" ]; then
     ended
   elif ! [ -e "$guard" ]; then
-    if [ -e "$base/session/$session" ]; then say unseen; else say lost; fi
+    if [ -e "$base/session/$mark" ]; then say unseen; else say lost; fi
     return
   elif read -r word _ <"$guard"; [ "$word" = fenced ] || [ "$word" = cleared ]; then
     say "$word"
@@ -141,81 +459,126 @@ report() {
   elif [ -s "$dir/exit" ]; then
     ended
   else
-    say died
+    runner='' since='' whole=''
+    read -r runner since <"$base/session/$mark"
+    if lives "${runner:-none}" "$since"; then say died alive; else say died gone; fi
   fi
-  for name in stdout stderr; do
-    size_of "$dir/$name"
-    digest_of "$dir/$name"
-    printf '%s %s %s ' $name $size "$digest"
-    if [ $size -gt 0 ]; then tail -c "$tail" <"$dir/$name" | od -An -v -tx1 | tr -d ' \n'; fi
-    echo
-  done
+  describe stdout "$whole"
+  describe stderr "$whole"
 }
 
-# Sleeps for $1 hundredths of a second, or for a second where fractions are not known; $slept says how long it was.
-pause() { slept=$1; sleep "0.$1" 2>/dev/null || { slept=100; sleep 1; }; }
+# The last line says that nothing was cut off.
+report() { state; say end; }
 
-# Holds the caller's request until the attempt has ended, for $1 seconds at most; five when nobody starts it.
-await() {
-  left=$(($1 * 100)) unseen=500 step=05
-  while [ $left -gt 0 ] && [ $unseen -gt 0 ] && ! [ -s "$dir/exit" ]; do
-    if [ -e "$guard" ]; then
-      read -r word _ <"$guard"
-      case $word in fenced | cleared) break ;; esac
-      alive || break
-    fi
-    pause $step
-    left=$((left - ${slept#0}))
-    [ -e "$guard" ] || unseen=$((unseen - ${slept#0}))
-    # A command that takes long need not be looked at so often.
-    [ $left -gt $(($1 * 90)) ] || step=25
-  done
-}
-
-# The guard outlives the attempt's files, so that a copy that arrives late still finds the attempt taken.
+# The guard outlives the attempt's files, so that a copy that arrives late still finds the attempt taken. What was
+# uploaded late goes too.
 clear_collected() {
+  gone=
   for one in "$@"; do
     case $one in '' | *[!A-Za-z0-9-]*) continue ;; esac
-    [ -e "$base/attempt/$one/exit" ] || [ -e "$base/attempt/$one/killed" ] || continue
-    echo cleared >"$base/guard/$one"
-    rm -rf "$base/attempt/$one"
+    word=
+    [ -e "$base/guard/$one" ] && read -r word _ <"$base/guard/$one"
+    case $word in
+      fenced | cleared) ;;
+      *)
+        [ -e "$base/attempt/$one/exit" ] || [ -e "$base/attempt/$one/killed" ] || continue
+        echo cleared >"$base/guard/$one"
+        ;;
+    esac
+    gone="$gone $one"
+  done
+  [ "$gone" ] || return 0
+  # shellcheck disable=SC2086 # a list of checked names
+  (cd "$base/attempt" && rm -rf $gone; cd "$base/input" && rm -rf $gone)
+} 2>/dev/null
+
+# --- ending ----------------------------------------------------------------------------------------------------------
+
+# Every process that may be sent a signal, as " PID:PARENT:SESSION:START" each, into $table: not init, not ourselves.
+survey() {
+  table=''
+  for stat in /proc/[0-9]*; do
+    start_of "${stat#/proc/}" || continue
+    case $pid in '' | *[!0-9]* | 0 | 1 | "$$") continue ;; esac
+    # shellcheck disable=SC2086
+    set -- ${line##*) }
+    table="$table $pid:$2:$4:$started"
   done
 }
 
-# Everything the attempt started, into $found: by the cookie in its environment, or by the session of its child.
+# Everything the attempt started, into $found: by the cookie in its environment; its child; what was found before (a
+# pid and its start, so that one whose parent is gone is not forgotten); their sessions; and all their descendants.
 targets() {
-  found='' child=''
-  [ -s "$dir/child" ] && read -r child <"$dir/child"
   cookies=" $(grep -lszxF "DTC_ATTEMPT=$attempt" /proc/[0-9]*/environ 2>/dev/null | while IFS=/ read -r _ _ p _; do printf '%s ' "$p"; done)"
-  for stat in /proc/[0-9]*/stat; do
-    { read -r line <"$stat"; } 2>/dev/null || continue
-    p=${line%% *}
-    # shellcheck disable=SC2086 # the fields after the command name
-    set -- ${line##*) }
-    [ "$1" = Z ] && continue
-    # Never a signal to what was not checked: not to init, not to ourselves.
-    case $p in '' | *[!0-9]* | 0 | 1 | "$$") continue ;; esac
-    case $cookies in *" $p "*) found="$found $p" ;; *) [ "$child" ] && [ "$4" = "$child" ] && found="$found $p" ;; esac
+  child=none child_start=none
+  [ ! -s "$dir/child" ] || read -r child child_start <"$dir/child"
+  runner='' foreign=" 0 "
+  [ ! -e "$guard" ] || read -r runner _ <"$guard"
+  read -r shell _ <"$base/session/$mark"
+  survey
+  leaders=' '
+  # Sessions that others are in: ours, the runner's, the shell's.
+  start_of $$
+  # shellcheck disable=SC2086
+  set -- ${line##*) }
+  foreign=" 0 $4 "
+  for process in $table; do
+    leaders="$leaders${process%%:*} "
+    case ${process%%:*} in "$runner" | "$shell") process=${process%:*} foreign="$foreign${process##*:} " ;; esac
   done
-}
+  found=' ' sessions=" $known_sessions "
+  for process in $table; do
+    p=${process%%:*} since=${process##*:}
+    case " $known " in *" $p:$since "*) ;; *)
+      case $cookies in *" $p "*) ;; *) [ "$p:$since" = "$child:$child_start" ] || continue ;; esac ;;
+    esac
+    found="$found$p " process=${process%:*}
+    session=${process##*:}
+    # Only a session that was begun by something found, or by something that is gone.
+    case $foreign$sessions in *" $session "*) continue ;; esac
+    case $leaders in *" $session "*) [ "$session" = "$p" ] || continue ;; esac
+    sessions="$sessions$session "
+  done
+  # The child's own, when nothing that was found is in it; not when the number is another process's by now.
+  case $leaders$foreign in *" $child "*) ;; *) sessions="$sessions$child " ;; esac
+  more=yes
+  while [ "$more" ]; do
+    more=
+    for process in $table; do
+      p=${process%%:*} rest=${process#*:}
+      parent=${rest%%:*} rest=${rest#*:}
+      case $found in *" $p "*) continue ;; esac
+      case $found in *" $parent "*) ;; *) case $sessions in *" ${rest%%:*} "*) ;; *) continue ;; esac ;; esac
+      found="$found$p " more=yes
+    done
+  done
+  known_sessions=$sessions
+  for process in $table; do
+    p=${process%%:*}
+    case $found in *" $p "*) case " $known " in *" $p:${process##*:} "*) ;; *) known="$known $p:${process##*:}" ;; esac ;; esac
+  done
+  found=${found# } found=${found% }
+} 2>/dev/null
 
 end_all() {
+  known='' known_sessions=''
   targets
   # shellcheck disable=SC2086 # a list of checked pids
   [ "$found" ] && { kill -TERM $found; kill -CONT $found; } 2>/dev/null
-  tries=$(($1 * 10))
-  while [ "$found" ] && [ $tries -gt 0 ]; do
-    pause 10
-    tries=$((tries - 1))
-    [ "$slept" = 10 ] || tries=$((tries - 9))
+  now
+  deadline=$((hundredths + $1 * 100)) tries=0
+  while [ "$found" ] && [ $hundredths -lt $deadline ]; do
+    tries=$((tries + 1))
+    if [ $tries -lt 10 ]; then pause 02; else pause 20; fi
     targets
+    now
   done
   tries=50
   while [ "$found" ] && [ $tries -gt 0 ]; do
     # shellcheck disable=SC2086
     kill -KILL $found 2>/dev/null
     tries=$((tries - 1))
-    pause 02
+    [ $tries -gt 45 ] || pause 02
     targets
   done
 }
@@ -223,16 +586,22 @@ end_all() {
 # The runner itself may be stopped or stuck. It is woken, and ended if that does not help: nothing of it is left then.
 end_runner() {
   for signal in CONT KILL; do
-    [ -s "$dir/exit" ] && return
+    [ ! -s "$dir/exit" ] || return
     alive || return
-    case $pid in '' | *[!0-9]* | 0 | 1 | "$$") return ;; esac
-    kill -$signal "$pid" 2>/dev/null
+    case $runner in '' | *[!0-9]* | 0 | 1 | "$$") return ;; esac
+    kill -$signal "$runner" 2>/dev/null
     await 2
   done
+  wake
 }
 
 # Takes the attempt away from whoever would start it, or says that somebody has it already.
-taken() { ! { [ -e "$base/session/$session" ] && claim fenced; }; }
+taken() {
+  if [ -e "$base/session/$mark" ] && claim fenced; then
+    rm -rf "$input"
+    return 1
+  fi
+}
 
 kill_attempt() {
   if taken; then
@@ -243,17 +612,20 @@ kill_attempt() {
       *)
         # What ended by itself is left as it is, with what it left in the background.
         if ! [ -s "$dir/exit" ] || [ -e "$dir/killed" ]; then
-          if [ "$2" -gt 0 ] && read -r begin <"$dir/begun"; then
-            now
-            left=$((${begin%.*} + $2 - ${uptime%.*}))
-            [ $left -le 0 ] || { say "early $left"; return; }
-          fi
+          begin='' since=''
+          # The script's beginning; until it is written down, the runner's (in ticks, a hundred a second).
+          [ ! -e "$dir/begun" ] || read -r begin <"$dir/begun"
+          [ "$begin" ] || [ ! -e "$guard" ] || { alive || :; }
+          [ "$begin" ] || begin=$((${since:-0} / 100))
+          now
+          left=$((${begin%.*} + $2 - ${uptime%.*}))
+          if [ "$2" -gt 0 ] && [ $left -gt 0 ]; then say "early $left"; say end; return; fi
           # Not `: >file`: when that fails it ends the shell. Made also where our files are gone, for what ends now.
           mkdir -p "$dir" && echo kill >"$dir/killed"
           end_all "$1"
-          [ "$found" ] && { say "survivors$found"; return; }
+          [ ! "$found" ] || { say "survivors $found"; say end; return; }
           # Without a guard our files were removed: what it started is found by its cookie, its runner is not.
-          [ -e "$guard" ] && { await 3; end_runner; }
+          [ ! -e "$guard" ] || { await 3; end_runner; }
         fi
         ;;
     esac
@@ -261,27 +633,26 @@ kill_attempt() {
   report
 }
 
+head=$4 tail=$5
 case $op in
   session)
-    session=$attempt
-    : >"$base/session/$session" && echo "dtc1 $session ready"
+    mark=$attempt
+    start_of "$PPID"
+    echo "${pid:-none} $started" >"$base/session/$mark" && say ready
     ;;
-  check) [ -e "$base/session/$attempt" ] && echo "dtc1 $attempt ready" ;;
-  run) run "$@" ;;
+  mark) echo none >"$base/session/$attempt" && say ready ;;
+  check) [ -e "$base/session/$attempt" ] && say ready ;;
+  run | detached) run "$@" ;;
+  start) start "$@" ;;
   wait)
-    tail=$5
-    await "$4"
+    await "$6"
     report
-    shift 5
+    shift 6
     clear_collected "$@"
     ;;
   fence)
-    tail=$5
     taken || :
     report
     ;;
-  kill)
-    tail=$5
-    kill_attempt "$4" "$6"
-    ;;
+  kill) kill_attempt "$6" "$7" ;;
 esac
