@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::{
     config::{Config, ControllerKeyFor, InvalidEndpoint, parse_endpoints},
     daytona::{Key, Timeouts},
-    plan::{command::GRACE_SECONDS, lease::Intervals},
+    plan::lease::Intervals,
 };
 
 /// Leases Daytona sandboxes and runs commands in them, declaratively.
@@ -83,6 +83,10 @@ pub struct Run {
     #[arg(long, default_value = "10s", value_parser = duration)]
     pub gauge_interval: Duration,
 
+    /// How many bytes of stored logs a namespace may hold, for example 64Mi. Beyond it no log is stored; the tail stays.
+    #[arg(long, default_value = "64Mi", value_parser = bytes)]
+    pub log_budget_per_namespace: u64,
+
     /// How long a connection to Daytona may take.
     #[arg(long, default_value = "5s", value_parser = duration)]
     pub connect_timeout: Duration,
@@ -128,10 +132,11 @@ impl Run {
             hold: self.command_hold,
             command_poll: self.command_poll,
             gauges: self.gauge_interval,
+            log_budget: self.log_budget_per_namespace,
             timeouts: Timeouts {
                 connect: self.connect_timeout,
                 request: self.request_timeout,
-                idle: self.command_hold.max(Duration::from_secs(GRACE_SECONDS + 10)) + self.request_timeout,
+                idle: self.command_hold + self.request_timeout,
             },
         })
     }
@@ -140,6 +145,15 @@ impl Run {
 /// `15m`, `1h30m`, `500ms`; at least ten milliseconds, for what is done all the time.
 fn duration(text: &str) -> Result<Duration, String> {
     at_least(Duration::from_millis(10), text)
+}
+
+/// A number of bytes, or of Ki, Mi or Gi.
+fn bytes(text: &str) -> Result<u64, String> {
+    let units = [("Ki", 10), ("Mi", 20), ("Gi", 30)];
+    let unit = units.into_iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)));
+    let (number, shift) = unit.unwrap_or((text, 0));
+    let number: u64 = number.parse().map_err(|_| "write a number of bytes, for example 67108864 or 64Mi".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "that is too much".to_owned())
 }
 
 /// A time that sandboxes count in whole seconds.

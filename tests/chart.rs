@@ -33,7 +33,12 @@ const RIGHTS: [(&str, &str, &str, &str); 15] = [
     ("daytona-controller.dev", "sandboxcommands", "watch", "src/controller/watches.rs"),
     ("daytona-controller.dev", "sandboxcommands", "patch", "src/cluster/finalizer.rs: metadata.finalizers"),
     ("daytona-controller.dev", "sandboxcommands/status", "patch", "src/cluster/status.rs: server-side apply"),
-    ("", "secrets", "get", "src/cluster/refs.rs: one key of one Secret"),
+    ("", "configmaps", "create", "src/cluster/logs.rs"),
+    ("", "configmaps", "get", "src/cluster/refs.rs: what a command names"),
+    ("", "configmaps", "list", "src/controller/watches.rs: metadata, to see a changed one"),
+    ("", "configmaps", "watch", "src/controller/watches.rs: metadata, to see a changed one"),
+    ("", "secrets", "create", "src/cluster/logs.rs"),
+    ("", "secrets", "get", "src/cluster/refs.rs: what a lease or a command names"),
     ("", "secrets", "list", "src/controller/watches.rs: metadata, to see a changed key"),
     ("", "secrets", "watch", "src/controller/watches.rs: metadata, to see a changed key"),
     ("events.k8s.io", "events", "create", "src/cluster/events.rs"),
@@ -146,7 +151,7 @@ fn granted(objects: &[Value]) -> BTreeMap<Option<String>, BTreeSet<(String, Stri
 /// The table's rights: those in watched namespaces alone, or those that are needed everywhere. On its own kinds the
 /// controller needs rights that outlive a namespace's Roles: a deleted namespace waits for its finalizers.
 fn rights(in_namespaces: bool) -> BTreeSet<(String, String, String)> {
-    let rows = RIGHTS.iter().filter(|(_, resource, ..)| ["secrets", "events"].contains(resource) == in_namespaces);
+    let rows = RIGHTS.iter().filter(|(_, resource, ..)| ["secrets", "configmaps", "events"].contains(resource) == in_namespaces);
     rows.map(|(group, resource, verb, _)| ((*group).to_owned(), (*resource).to_owned(), (*verb).to_owned())).collect()
 }
 

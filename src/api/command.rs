@@ -3,14 +3,17 @@
 #![allow(clippy::duplicated_attributes, reason = "each column has a type of its own")]
 #![allow(unreachable_pub, reason = "KubeSchema repeats each struct in a private scope")]
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Condition, schema};
+use super::{
+    command_status::SandboxCommandStatus,
+    schema,
+    sources::{EnvSource, EnvVar, ScriptSource, SourceKind, Stdin},
+};
 
-/// What to run, and where. Immutable: a command runs once.
+/// What to run, and where. Immutable, save for `cancel`: a command runs once.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[kube(
@@ -34,26 +37,224 @@ use super::{Condition, schema};
     printcolumn(name = "Attempts", type_ = "integer", json_path = ".status.attempts", priority = 1),
     printcolumn(name = "Last Line", type_ = "string", json_path = ".status.lastLine", priority = 1)
 )]
-#[x_kube(validation = Rule::new("self == oldSelf").message("the spec is immutable: a command runs once; create another with a new name"))]
+#[x_kube(
+    validation = Rule::new("[has(self.script), has(self.scriptFrom), has(self.command)].filter(x, x).size() == 1")
+        .message("set exactly one of script, scriptFrom and command"),
+    validation = Rule::new("!has(self.shell) || !has(self.command)")
+        .message("shell is what reads a script: it cannot be set beside command").field_path(".shell"),
+    validation = Rule::new("self.shellState == 'Isolated' || (!has(self.command) && !has(self.shell))")
+        .message("shellState: Persist needs a script and the login shell (no command, no shell)")
+        .field_path(".shellState"),
+    validation = schema::immutable("leaseRef"),
+    validation = schema::immutable("script"),
+    validation = schema::immutable("scriptFrom"),
+    validation = schema::immutable("command"),
+    validation = schema::immutable("shell"),
+    validation = schema::immutable("shellState"),
+    validation = schema::immutable("workingDir"),
+    validation = schema::immutable("env"),
+    validation = schema::immutable("envFrom"),
+    validation = schema::immutable("stdin"),
+    validation = schema::immutable("timeoutSeconds"),
+    validation = schema::immutable("startingDeadlineSeconds"),
+    validation = schema::immutable("terminationGracePeriodSeconds"),
+    validation = schema::immutable("order"),
+    validation = schema::immutable("logs")
+)]
 pub struct SandboxCommandSpec {
     /// The lease to run in. One that does not exist yet is waited for.
     pub lease_ref: LeaseRef,
 
-    /// Shell script, run as a plain login-shell script (`bash -l` if there is one, else `sh -l`) in a child of the
-    /// lease's shell: `exit`, `set -e` or `cd` in it end with it. At most 65536 characters and 98304 bytes, no NUL.
-    /// For example `make test`.
+    /// Shell script, run as a plain login-shell script (`bash -l` if there is one, else `sh -l`) in a process of its
+    /// own: `exit`, `set -e` or `cd` in it end with it. At most 65536 characters and 98304 bytes, no NUL; a longer one
+    /// goes into a ConfigMap (`scriptFrom`). For example `make test`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 65536))]
     #[x_kube(
         validation = Rule::new(r"!self.contains('\u0000')").message("a script cannot contain NUL"),
-        validation = Rule::new("size(bytes(self)) <= 98304").message("a script is at most 98304 bytes long: put what is longer into a file of the sandbox")
+        validation = Rule::new("size(bytes(self)) <= 98304").message("a script is at most 98304 bytes long: put a longer one into a ConfigMap and name it in scriptFrom")
     )]
-    pub script: String,
+    pub script: Option<String>,
 
-    /// Seconds that it may run, counted from its start (not from its creation). Then it is sent TERM, ten seconds
-    /// later KILL, with everything it started, and ends `TimedOut`. 1 to 604800 (a week); default 3600.
+    /// Where the script is read from when the command starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script_from: Option<ScriptSource>,
+
+    /// Program and arguments, run as they are: nothing is split, expanded or quoted again. The program is looked for
+    /// in the login shell's PATH. For example `["make", "-j2", "test"]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256), inner(length(max = 32768)))]
+    #[x_kube(
+        merge_strategy = ListMerge::Atomic,
+        validation = Rule::new("self[0] != ''").message("the program cannot be empty"),
+        validation = Rule::new(r"self.all(word, !word.contains('\u0000'))").message("an argument cannot contain NUL")
+    )]
+    pub command: Option<Vec<String>>,
+
+    /// Program and arguments that read the script, in place of the login shell. For example `["python3", "-u"]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16), inner(length(max = 1024)))]
+    #[x_kube(
+        merge_strategy = ListMerge::Atomic,
+        validation = Rule::new("self[0] != ''").message("the program cannot be empty"),
+        validation = Rule::new(r"self.all(word, !word.contains('\u0000'))").message("an argument cannot contain NUL")
+    )]
+    pub shell: Option<Vec<String>>,
+
+    /// Isolated (the default): nothing of the command's shell outlives it. Persist: its working directory and its
+    /// exported variables carry over to the next Persist command of the lease.
+    #[serde(default)]
+    pub shell_state: ShellState,
+
+    /// Directory to run in: absolute, or relative to the sandbox's work directory, which is the default. It must be
+    /// there, else the command ends `StartFailed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024), regex(pattern = r"^[^\x00-\x1f]+$"))]
+    #[x_kube(
+        validation = Rule::new("!self.split('/').exists(part, part == '..')").message("workingDir cannot contain ..")
+    )]
+    pub working_dir: Option<String>,
+
+    /// Environment variables, set before the login shell reads its profile. At most 128.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 128))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
+    pub env: Vec<EnvVar>,
+
+    /// Secrets and ConfigMaps whose keys become environment variables; a later one wins over an earlier one, and `env`
+    /// over all. At most 32.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub env_from: Vec<EnvSource>,
+
+    /// Standard input. Left out: the command reads end of file at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<Stdin>,
+
+    /// Seconds that it may run, counted from its start (not from its creation). Then all that it started is sent TERM
+    /// and, `terminationGracePeriodSeconds` later, KILL, and it ends `TimedOut`. 1 to 604800 (a week); default 3600.
     #[serde(default = "default_timeout")]
     #[schemars(range(min = 1, max = 604_800))]
     pub timeout_seconds: i32,
+
+    /// Seconds from its creation within which it must have been started; else it ends `StartDeadlineExceeded` and
+    /// never runs. 1 to 2592000 (30 days). Left out: it waits for as long as it takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 2_592_000))]
+    pub starting_deadline_seconds: Option<i32>,
+
+    /// Seconds between TERM and KILL when it has to be ended. 0 to 600; default 10.
+    #[serde(default = "default_grace")]
+    #[schemars(range(min = 0, max = 600))]
+    pub termination_grace_period_seconds: i32,
+
+    /// true: it is not started any more, or ended with all that it started, and ends `Cancelled`. It stays cancelled
+    /// if this is set back to false; a finished command is not changed. May be changed.
+    #[serde(default)]
+    pub cancel: bool,
+
+    /// Its place among the waiting commands of the lease: smaller ones first; among equals the order in which they
+    /// were accepted. -1000 to 1000; default 0.
+    #[serde(default)]
+    #[schemars(range(min = -1000, max = 1000))]
+    pub order: i32,
+
+    /// What is kept of its output. Left out: the last 4096 bytes in status, and up to 65536 bytes of each output in a
+    /// ConfigMap where the tail is not all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logs: Option<Logs>,
+}
+
+/// What becomes of a command's working directory and exported variables.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ShellState {
+    /// They end with it.
+    #[default]
+    Isolated,
+    /// They carry over to the next Persist command of the lease.
+    Persist,
+}
+
+/// What is kept of a command's output.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Logs {
+    /// ConfigMap (the default), Secret or None: where an output is stored that is longer than its tail in status.
+    /// Whoever has the role `view` in the namespace can read ConfigMaps, but not Secrets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<LogStore>,
+
+    /// Bytes of the end of each output that are shown in status. 0 to 16384; default 4096.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 16384))]
+    pub tail_bytes: Option<i32>,
+
+    /// Bytes of each output that are stored; of a longer one the beginning and the end. 0 to 524288; default 65536.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 524_288))]
+    pub max_bytes: Option<i32>,
+}
+
+/// Kind of object that a log is stored in.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogStore {
+    /// A `ConfigMap`.
+    #[default]
+    ConfigMap,
+    /// A Secret.
+    Secret,
+    /// None: the tail in status is all that is kept.
+    None,
+}
+
+impl SandboxCommandSpec {
+    /// Names of the objects of this kind that it reads from.
+    #[must_use]
+    pub fn sources(&self, kind: SourceKind) -> Vec<&str> {
+        let env = self.env.iter().filter_map(|variable| {
+            let from = variable.value_from.as_ref()?;
+            let key = if kind == SourceKind::Secret { &from.secret_key_ref } else { &from.config_map_key_ref };
+            Some(key.as_ref()?.name.as_str())
+        });
+        let env_from = self.env_from.iter().filter_map(|source| {
+            let object = if kind == SourceKind::Secret { &source.secret_ref } else { &source.config_map_ref };
+            Some(object.as_ref()?.name.as_str())
+        });
+        let stdin = self.stdin.iter().filter_map(|stdin| {
+            let key = if kind == SourceKind::Secret { &stdin.secret_key_ref } else { &stdin.config_map_key_ref };
+            Some(key.as_ref()?.name.as_str())
+        });
+        let script = self.script_from.iter().filter(|_| kind == SourceKind::ConfigMap);
+        let script = script.map(|from| from.config_map_key_ref.name.as_str());
+        env.chain(env_from).chain(stdin).chain(script).collect()
+    }
+
+    /// Where its log is stored.
+    #[must_use]
+    pub fn log_store(&self) -> LogStore {
+        self.logs.as_ref().and_then(|logs| logs.store).unwrap_or_default()
+    }
+
+    /// Bytes of each output that status shows.
+    #[must_use]
+    pub fn tail_bytes(&self) -> usize {
+        bounded(self.logs.as_ref().and_then(|logs| logs.tail_bytes), 4096)
+    }
+
+    /// Bytes of each output that are stored.
+    #[must_use]
+    pub fn max_bytes(&self) -> usize {
+        bounded(self.logs.as_ref().and_then(|logs| logs.max_bytes), 65536)
+    }
+}
+
+fn bounded(value: Option<i32>, default: usize) -> usize {
+    value.map_or(default, |bytes| usize::try_from(bytes).unwrap_or(0))
+}
+
+fn default_grace() -> i32 {
+    10
 }
 
 fn default_timeout() -> i32 {
@@ -71,151 +272,3 @@ pub struct LeaseRef {
     pub name: String,
 }
 
-/// Where in its life a command is.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the three words say it")]
-pub enum CommandState {
-    Queued,
-    Running,
-    Finished,
-}
-
-/// What the controller found. Once `state` is Finished, the outcome never changes.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase")]
-#[x_kube(
-    validation = Rule::new("!has(oldSelf.state) || oldSelf.state != 'Finished' || (has(self.state) && self.state == 'Finished')")
-        .message("a finished command stays finished"),
-    validation = Rule::new("!has(oldSelf.state) || oldSelf.state != 'Running' || (has(self.state) && self.state != 'Queued')")
-        .message("a command that was sent is not queued again"),
-    validation = Rule::new("!has(oldSelf.attempts) || (has(self.attempts) && self.attempts >= oldSelf.attempts)")
-        .message("attempts cannot become fewer"),
-    validation = Rule::new("!has(oldSelf.state) || oldSelf.state != 'Finished' || (has(self.exitCode) == has(oldSelf.exitCode) && (!has(self.exitCode) || self.exitCode == oldSelf.exitCode) && has(self.attempts) == has(oldSelf.attempts) && (!has(self.attempts) || self.attempts == oldSelf.attempts))")
-        .message("exitCode and attempts of a finished command cannot change"),
-    validation = Rule::new("!has(oldSelf.state) || oldSelf.state != 'Finished' || oldSelf.conditions.all(o, o.type != 'Succeeded' || self.conditions.exists(c, c.type == 'Succeeded' && c.status == o.status && c.reason == o.reason))")
-        .message("the outcome of a finished command cannot change")
-)]
-pub struct SandboxCommandStatus {
-    /// metadata.generation that this status was computed for; -1: not looked at yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = -1))]
-    pub observed_generation: Option<i64>,
-
-    /// Queued, Running or Finished. `kubectl get sbcmd --field-selector status.state!=Finished` selects by it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<CommandState>,
-
-    /// Started, Finished (True on every outcome), Succeeded (True on exit 0), and Ready, Reconciling, Stalled.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::conditions")]
-    pub conditions: Vec<Condition>,
-
-    /// Exit code as the shell reported it: 0-255, 128+n for a signal n. Absent when nobody knows it; never invented.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exit_code: Option<i32>,
-
-    /// UID of the lease that the command is bound to.
-    #[serde(rename = "leaseUID", default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
-    pub lease_uid: Option<String>,
-
-    /// Place in the lease's order: the object's resourceVersion when it was first seen.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0))]
-    pub sequence: Option<i64>,
-
-    /// How often it was sent to a sandbox. It runs at most once per attempt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0))]
-    pub attempts: Option<i32>,
-
-    /// Daytona sandbox it was sent to.
-    #[serde(rename = "sandboxID", default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 128))]
-    pub sandbox_id: Option<String>,
-
-    /// Daytona session it was sent to.
-    #[serde(rename = "sessionID", default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 128))]
-    pub session_id: Option<String>,
-
-    /// Generation of the lease's shell it was sent to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub session_generation: Option<i64>,
-
-    /// Daytona's id of the command in the session, where Daytona told it.
-    #[serde(rename = "commandID", default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 128))]
-    pub command_id: Option<String>,
-
-    /// Place in the lease's queue, 1 being next; only the first ten are told.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
-    pub queue_position: Option<i32>,
-
-    /// When the controller first saw it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::time")]
-    pub accepted_time: Option<Time>,
-
-    /// When it was sent to the sandbox.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::time")]
-    pub start_time: Option<Time>,
-
-    /// When its outcome was known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::time")]
-    pub completion_time: Option<Time>,
-
-    /// How long it ran in the sandbox, for people, for example `1m4s` or `0.12s`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32))]
-    pub duration: Option<String>,
-
-    /// How long it ran in the sandbox, in milliseconds (resolution 10 ms), measured there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0))]
-    pub duration_milliseconds: Option<i64>,
-
-    /// Last line of standard output that is not blank (of standard error when there is none), at most 120 characters.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 120))]
-    pub last_line: Option<String>,
-
-    /// Standard output.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stdout: Option<OutputStatus>,
-
-    /// Standard error.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stderr: Option<OutputStatus>,
-}
-
-/// What a command wrote to one of its outputs.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct OutputStatus {
-    /// The end of it, at most 4096 bytes, as valid UTF-8; ANSI sequences and control bytes are taken out.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    #[schemars(length(max = 4096))]
-    pub tail: String,
-
-    /// Size of the whole, in bytes.
-    #[schemars(range(min = 0))]
-    pub bytes: i64,
-
-    /// Whether `tail` lacks something of the whole.
-    pub truncated: bool,
-
-    /// SHA-256 of the whole, in hexadecimal, where the sandbox has a tool that computes it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
-    pub sha256: Option<String>,
-
-    /// `utf-8`: the tail is the bytes as they were written (control sequences apart). `utf-8-lossy`: bytes that are
-    /// not UTF-8 were replaced by U+FFFD.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32))]
-    pub encoding: Option<String>,
-}

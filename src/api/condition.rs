@@ -35,7 +35,7 @@ names! {
 
 names! {
     /// Condition types of a `SandboxCommand`.
-    CommandCondition { Started, Finished, Succeeded, Ready, Reconciling, Stalled }
+    CommandCondition { Started, Finished, Succeeded, OutputStored, Ready, Reconciling, Stalled }
 }
 
 names! {
@@ -51,9 +51,15 @@ names! {
 names! {
     /// Reasons of a command's `Succeeded` condition.
     CommandReason {
-        Queued, WaitingForLease, LeaseNotFound, LeaseTerminating, ApiUnreachable = "APIUnreachable", Running, Succeeded,
-        NonZeroExit, Signalled, StartFailed, TimedOut, Cancelled, SessionLost, SandboxLost, LeaseEnded, OutcomeUnknown,
+        Queued, WaitingForLease, LeaseNotFound, LeaseTerminating, SecretNotFound, ConfigMapNotFound,
+        ApiUnreachable = "APIUnreachable", Running, Succeeded, NonZeroExit, Signalled, StartFailed, TimedOut,
+        StartDeadlineExceeded, Cancelled, ShellExited, SessionLost, SandboxLost, LeaseEnded, OutcomeUnknown,
     }
+}
+
+names! {
+    /// Reasons of a command's `OutputStored` condition.
+    OutputReason { InStatus, Stored, NotAsked, LogBudgetExceeded, StoreRefused, SecretChanged, OutputLost }
 }
 
 /// `status` of a condition.
@@ -166,7 +172,7 @@ mod tests {
         let lease = LeaseReason::ALL.iter().map(|r| r.as_str()).chain(LeaseCondition::ALL.iter().map(|t| t.as_str()));
         let command =
             CommandReason::ALL.iter().map(|r| r.as_str()).chain(CommandCondition::ALL.iter().map(|t| t.as_str()));
-        for name in lease.chain(command) {
+        for name in lease.chain(command).chain(OutputReason::ALL.iter().map(|r| r.as_str())) {
             assert!(page.contains(&format!("`{name}`")), "docs/api.md does not explain {name}");
         }
     }

@@ -40,10 +40,9 @@ use super::{Condition, schema};
         .message("connection.apiURL is immutable: the sandbox lives there; create another lease"),
     validation = Rule::new("(has(self.sandbox) && has(self.sandbox.snapshot) ? self.sandbox.snapshot : '') == (has(oldSelf.sandbox) && has(oldSelf.sandbox.snapshot) ? oldSelf.sandbox.snapshot : '')")
         .message("sandbox.snapshot is immutable: create another lease"),
-    // Here and not at the field: a default must satisfy the rules of its own field.
-    validation = Rule::new("self.useSessions")
-        .message("one-shot commands (useSessions: false, the default) are not supported yet: set useSessions: true")
-        .field_path(".useSessions")
+    validation = Rule::new("!self.useSessions || self.maxParallelCommands == 1")
+        .message("a session runs one command at a time: maxParallelCommands needs useSessions: false")
+        .field_path(".maxParallelCommands")
 )]
 pub struct SandboxLeaseSpec {
     /// How to reach Daytona, and as whom. Left out: the controller's own key at the controller's own URL, which only
@@ -56,18 +55,27 @@ pub struct SandboxLeaseSpec {
     pub sandbox: Option<Sandbox>,
 
     /// true: one persistent Daytona session (shell) for the lease, into which every command is fed, one at a time, in
-    /// order. false (the default): every command is a process of its own; not supported yet, so set it to true.
-    /// Immutable.
+    /// order. false (the default): every command is a process of its own, there is no session, and several may run at
+    /// once (`maxParallelCommands`). The guarantees are the same. Immutable.
     #[serde(default)]
     #[x_kube(
         validation = Rule::new("self == oldSelf").message("useSessions is immutable: create another lease")
     )]
     pub use_sessions: bool,
 
+    /// How many commands may run at once; only for leases without sessions. 1 to 64; default 1.
+    #[serde(default = "default_parallel")]
+    #[schemars(range(min = 1, max = 64))]
+    pub max_parallel_commands: i32,
+
     /// What becomes of the sandbox when the lease is deleted. Delete (the default): it is deleted, and the lease goes
     /// only when Daytona says that it is gone. The session is deleted always.
     #[serde(default)]
     pub reclaim_policy: ReclaimPolicy,
+}
+
+fn default_parallel() -> i32 {
+    1
 }
 
 /// How to reach Daytona, and as whom.
@@ -149,7 +157,8 @@ pub struct SandboxLeaseStatus {
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// `Sessions`: commands run one at a time in one shell. A copy of spec.useSessions for the MODE column.
+    /// `Sessions`: commands run one at a time in one shell. `OneShot`: each is a process of its own. For the MODE
+    /// column; follows spec.useSessions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub mode: Option<String>,
@@ -162,9 +171,13 @@ pub struct SandboxLeaseStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxStatus>,
 
-    /// The persistent shell.
+    /// The persistent shell, in a lease with sessions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionStatus>,
+
+    /// The controller's files in the sandbox, in a lease without sessions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<SessionStatus>,
 
     /// How many commands are bound to this lease now; at most ten seconds old.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -246,21 +259,29 @@ pub struct SandboxStatus {
     pub auto_delete_minutes: Option<i32>,
 }
 
-/// The persistent shell of a lease.
+/// Where commands are sent: a session, or, in a lease without sessions, the controller's files in the sandbox.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionStatus {
-    /// Daytona's session id: the lease's UID and the generation. Never used twice.
+    /// Its id (a session's is Daytona's): the lease's UID and the generation. Never used twice.
     #[schemars(length(max = 128))]
     pub id: String,
 
-    /// Grows whenever the shell had to be made anew; what lived in the old shell is gone.
+    /// Grows whenever it had to be made anew; what lived in an old shell is gone.
     pub generation: i64,
 
-    /// When the shell was proved to be alive for the first time.
+    /// When it was proved to serve for the first time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub creation_time: Option<Time>,
+}
+
+impl SandboxLeaseStatus {
+    /// Where commands are sent.
+    #[must_use]
+    pub fn place(&self) -> Option<&SessionStatus> {
+        self.session.as_ref().or(self.workspace.as_ref())
+    }
 }
 
 /// Commands bound to the lease that exist now.

@@ -3,19 +3,24 @@
 //! The golden files in `crds/` are printed from here by `daytona-controller crds`.
 
 mod command;
+mod command_status;
 mod condition;
 mod lease;
 mod schema;
+mod sources;
 
-pub use command::{CommandState, OutputStatus, SandboxCommand, SandboxCommandSpec, SandboxCommandStatus};
+pub use command::{LogStore, SandboxCommand, SandboxCommandSpec, ShellState};
+pub use command_status::{CommandState, LogRef, OutputStatus, SandboxCommandStatus};
 pub use condition::{
-    CommandCondition, CommandReason, Condition, LeaseCondition, LeaseReason, Stamp, Truth, condition, cut,
+    CommandCondition, CommandReason, Condition, LeaseCondition, LeaseReason, OutputReason, Stamp, Truth, condition, cut,
     remove_condition, set_condition,
 };
 pub use lease::{
     CommandGauges, ConnectionStatus, SandboxLease, SandboxLeaseSpec, SandboxLeaseStatus, SandboxStatus, SessionStatus,
 };
 pub use schema::{WriteError, crds, write_crds};
+pub use sources::{EnvSource, EnvVar, KeyRef, ObjectRef, SourceKind, is_variable_name};
+
 
 /// API group of both resources.
 pub const GROUP: &str = "daytona-controller.dev";
@@ -27,6 +32,10 @@ pub const LEASE_FINALIZER: &str = "daytona-controller.dev/session";
 pub const COMMAND_FINALIZER: &str = "daytona-controller.dev/command";
 /// On a namespace, with the value `allowed`: leases in it may use the controller's own Daytona key.
 pub const CONTROLLER_KEY_LABEL: &str = "daytona-controller.dev/controller-key";
+/// Label on a stored log: UID of the command that wrote it.
+pub const COMMAND_UID_LABEL: &str = "daytona-controller.dev/command-uid";
+/// Annotation on a stored log: its size in bytes, which counts against the namespace's budget.
+pub const LOG_BYTES: &str = "daytona-controller.dev/log-bytes";
 /// Flux's "reconcile now" annotation; its value is echoed in `status.lastHandledReconcileAt`.
 pub const REQUESTED_AT: &str = "reconcile.fluxcd.io/requestedAt";
 

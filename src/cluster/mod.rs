@@ -2,6 +2,7 @@
 
 pub mod events;
 pub mod finalizer;
+pub mod logs;
 pub mod refs;
 pub mod status;
 

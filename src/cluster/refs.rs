@@ -1,9 +1,11 @@
 //! Reads what leases refer to.
 
-use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::{Api, Client};
+use std::collections::BTreeMap;
 
-use crate::api::CONTROLLER_KEY_LABEL;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
+use kube::{Api, Client, ResourceExt};
+
+use crate::api::{CONTROLLER_KEY_LABEL, SourceKind};
 
 /// Why a key of a Secret cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +45,41 @@ pub async fn secret_key(client: &Client, namespace: &str, name: &str, key: &str)
         .and_then(|mut data| data.remove(key))
         .ok_or_else(|| KeyError::KeyNotFound { secret: name.to_owned(), key: key.to_owned() })?;
     String::from_utf8(value.0).map_err(|_| KeyError::NotText { secret: name.to_owned(), key: key.to_owned() })
+}
+
+/// What a Secret or `ConfigMap` holds, and in which version.
+pub struct Source {
+    /// Its UID and resourceVersion.
+    pub version: String,
+    /// Its keys and values; of a `ConfigMap` both `data` and `binaryData`.
+    pub data: BTreeMap<String, Vec<u8>>,
+}
+
+/// Reads a Secret or `ConfigMap`; `None` when there is none of that name.
+pub async fn source(client: &Client, namespace: &str, kind: SourceKind, name: &str) -> kube::Result<Option<Source>> {
+    let version = |uid: Option<String>, version: Option<String>| {
+        format!("{}/{}", uid.unwrap_or_default(), version.unwrap_or_default())
+    };
+    Ok(match kind {
+        SourceKind::Secret => {
+            let found = Api::<Secret>::namespaced(client.clone(), namespace).get_opt(name).await?;
+            found.map(|secret| Source {
+                version: version(secret.uid(), secret.resource_version()),
+                data: secret.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0)).collect(),
+            })
+        }
+        SourceKind::ConfigMap => {
+            let found = Api::<ConfigMap>::namespaced(client.clone(), namespace).get_opt(name).await?;
+            found.map(|map| Source {
+                version: version(map.uid(), map.resource_version()),
+                data: {
+                    let text = map.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.into_bytes()));
+                    let binary = map.binary_data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0));
+                    text.chain(binary).collect()
+                },
+            })
+        }
+    })
 }
 
 /// Whether the cluster's administrator lets leases of this namespace use the controller's own key.

@@ -6,10 +6,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use super::error::Error;
+use super::{error::Error, inputs::Prepared};
 use crate::{
-    plan::command::Sent,
-    shell::{Answer, Attempt},
+    plan::{command::Sent, logs::Stored},
+    shell::{Answer, Attempt, Outputs},
 };
 
 #[derive(Debug, Default)]
@@ -17,8 +17,24 @@ struct Entry {
     /// What the rest is about; news of another attempt must not be taken for news of this one.
     attempt: String,
     sent: Sent,
+    /// What it runs with: kept until it has ended, for its secrets must not be shown.
+    prepared: Option<Arc<Prepared>>,
     waiting: bool,
     failure: Option<Error>,
+}
+
+impl Entry {
+    fn answer(&mut self, Masked { answer, withheld }: Masked, killed: bool) {
+        (self.sent.answer, self.sent.withheld, self.sent.killed) = (Some(answer), withheld, killed);
+    }
+}
+
+/// An answer in which nothing secret is left.
+#[derive(Debug)]
+pub(super) struct Masked {
+    pub(super) answer: Answer<Arc<Outputs>>,
+    /// Its output is not shown at all.
+    pub(super) withheld: bool,
 }
 
 /// Somebody waits for an attempt's end; nobody any more when this is dropped, however that comes about.
@@ -65,14 +81,21 @@ impl Attempts {
         entry.map(|e| e.sent.clone()).unwrap_or_default()
     }
 
-    /// This controller has just recorded the intent to send it.
-    pub(super) fn intended(&self, command: &str, attempt: &Attempt) {
-        self.with(command, attempt, |entry| entry.sent.fresh = true);
+    /// This controller has just recorded the intent to send it, to run with this.
+    pub(super) fn intended(&self, command: &str, attempt: &Attempt, prepared: Option<Arc<Prepared>>) {
+        self.with(command, attempt, |entry| (entry.sent.fresh, entry.prepared) = (true, prepared));
+    }
+
+    /// What it runs with, where this controller has started it.
+    pub(super) fn prepared(&self, command: &str, attempt: &Attempt) -> Option<Arc<Prepared>> {
+        let entries = self.entries();
+        entries.get(command).filter(|entry| entry.attempt == attempt.id)?.prepared.clone()
     }
 
     /// It is about to be sent to the session of this epoch: from here on it may have arrived.
-    pub(super) fn sending(&self, command: &str, attempt: &Attempt, epoch: u64) {
+    pub(super) fn sending(&self, command: &str, attempt: &Attempt, epoch: u64, prepared: &Arc<Prepared>) {
         self.with(command, attempt, |entry| {
+            entry.prepared = Some(Arc::clone(prepared));
             let old = std::mem::take(&mut entry.sent);
             let times = if old.epoch == Some(epoch) { old.times + 1 } else { 1 };
             entry.sent = Sent { epoch: Some(epoch), times, command_id: old.command_id, ..Sent::default() };
@@ -93,13 +116,18 @@ impl Attempts {
         self.change(command, attempt, |entry| entry.sent.refused = Some(why));
     }
 
-    pub(super) fn answered(&self, command: &str, attempt: &Attempt, answer: Answer) {
-        self.change(command, attempt, |entry| (entry.sent.answer, entry.sent.killed) = (Some(answer), false));
+    pub(super) fn answered(&self, command: &str, attempt: &Attempt, masked: Masked) {
+        self.change(command, attempt, |entry| entry.answer(masked, false));
     }
 
     /// The answer of a kill: nothing of the attempt is left.
-    pub(super) fn ended(&self, command: &str, attempt: &Attempt, answer: Answer) {
-        self.with(command, attempt, |entry| (entry.sent.answer, entry.sent.killed) = (Some(answer), true));
+    pub(super) fn ended(&self, command: &str, attempt: &Attempt, masked: Masked) {
+        self.with(command, attempt, |entry| entry.answer(masked, true));
+    }
+
+    /// What became of its logs.
+    pub(super) fn stored(&self, command: &str, attempt: &Attempt, stored: Stored) {
+        self.with(command, attempt, |entry| entry.sent.stored = Some(stored));
     }
 
     pub(super) fn failed(&self, command: &str, attempt: &Attempt, error: Error) {
@@ -131,19 +159,19 @@ mod tests {
     fn news_of_another_attempt_is_no_news_of_this_one() {
         let attempts = Arc::new(Attempts::default());
         let [first, second] = [1, 2].map(|n| Attempt::new("c", n, "s"));
-        attempts.intended("c", &first);
-        attempts.sending("c", &first, 1);
+        let masked = |answer| Masked { answer, withheld: false };
+        attempts.intended("c", &first, None);
         let waiting = attempts.begin_wait("c", &first).unwrap();
         assert!(attempts.begin_wait("c", &first).is_none(), "two wait for one end");
-        attempts.intended("c", &second);
-        attempts.answered("c", &first, Answer::Fenced);
+        attempts.intended("c", &second, None);
+        attempts.answered("c", &first, masked(Answer::Fenced));
         assert_eq!(attempts.sent("c", &second), Sent { fresh: true, ..Sent::default() });
         let other = attempts.begin_wait("c", &second).unwrap();
         drop(waiting);
         assert!(attempts.begin_wait("c", &second).is_none(), "the end of one wait ended another");
         drop(other);
         attempts.forget("c");
-        attempts.answered("c", &second, Answer::Running);
+        attempts.answered("c", &second, masked(Answer::Running));
         assert_eq!(attempts.sent("c", &second), Sent::default(), "what was forgotten came back");
     }
 }

@@ -9,18 +9,17 @@ use std::{
 
 use crate::{
     daytona::{Client, Toolbox},
-    plan::command::Sandbox,
+    plan::command::{Place, Sandbox},
     shell::Workspace,
 };
 
-/// A way into a sandbox whose session takes commands.
+/// A way into a sandbox that takes commands.
 #[derive(Debug)]
 pub(super) struct Handle {
     pub(super) toolbox: Toolbox,
     pub(super) workspace: Workspace,
     pub(super) sandbox: String,
-    pub(super) session: String,
-    pub(super) generation: i64,
+    pub(super) place: Place,
     pub(super) epoch: u64,
 }
 
@@ -33,7 +32,7 @@ pub(super) enum Standing {
     Down,
     /// The sandbox is gone or failed.
     Lost,
-    /// Its session takes commands.
+    /// It takes commands.
     Up(Arc<Handle>),
 }
 
@@ -90,8 +89,7 @@ impl Board {
             Standing::Up(handle) => Sandbox::Up {
                 trusted: entry.suspect.is_none(),
                 id: handle.sandbox.clone(),
-                session: handle.session.clone(),
-                generation: handle.generation,
+                place: handle.place.clone(),
                 epoch: handle.epoch,
             },
         }

@@ -6,13 +6,14 @@ use kube::{
     Api, ResourceExt,
     runtime::{controller::Action, reflector::ObjectRef},
 };
-use tracing::Instrument;
 
 use super::{
-    attempts::Waiting,
     board::{Handle, Suspicion},
     context::{Context, RECONCILE_LIMIT, reference},
     error::Error,
+    inputs::{self, Found},
+    launch::{fence, kill, submit, wait},
+    store::store,
 };
 use crate::{
     api::{
@@ -20,23 +21,22 @@ use crate::{
         SandboxLease, condition,
     },
     cluster::{finalizer, status},
-    daytona::Class,
     plan::{
-        command::{self as plan, Again, GRACE_SECONDS, Lease, Observed, Step},
-        queue,
+        command::{self as plan, Again, Inputs, Lease, Observed, Step},
+        queue::{self, Turn},
     },
     shell::{Answer, Attempt, How},
 };
 
 /// Most steps in one reconcile.
 const STEPS: usize = 12;
+/// How long until the watch should have caught up.
+const BEHIND: Duration = Duration::from_millis(200);
 /// Longest wait before a failed step is tried again. Short: every error of a toolbox may be gone in a moment, and the
 /// lease's own controller finds out what is behind it.
 const LONGEST_WAIT: Duration = Duration::from_secs(15);
-/// Least time between two waits for the same command, should the sandbox be unable to hold one.
-const WAIT_APART: Duration = Duration::from_secs(1);
 
-enum Next {
+pub(super) enum Next {
     Now(Box<SandboxCommand>),
     After(Duration),
     /// Somebody waits for its end; look again after this time all the same.
@@ -45,7 +45,7 @@ enum Next {
 }
 
 impl Next {
-    fn now(command: SandboxCommand) -> Self {
+    pub(super) fn now(command: SandboxCommand) -> Self {
         Self::Now(Box::new(command))
     }
 }
@@ -68,12 +68,20 @@ pub(super) fn error_policy(command: &SandboxCommand, error: &Error, ctx: &Contex
 /// What to do next, and whether nothing is under way that could still fail.
 async fn steps(mut command: SandboxCommand, ctx: &Arc<Context>) -> Result<(Action, bool), Error> {
     ctx.listed().await;
+    if lags(&command) {
+        // The watch's copy of a finished command lacks its outputs; what is written must not.
+        let namespace = command.namespace().unwrap_or_default();
+        let Some(live) = Api::namespaced(ctx.client.clone(), &namespace).get_opt(&command.name_any()).await? else {
+            return Ok((Action::await_change(), true));
+        };
+        command = live;
+    }
     for _ in 0..STEPS {
         ctx.sequences.accept(&mut command);
-        let observed = observe(&command, ctx).await?;
+        let (observed, found) = observe(&command, ctx).await?;
         let step = plan::decide(&command, &observed, ctx.now());
         tracing::debug!(?step, "decided");
-        match act(command, step, ctx).await? {
+        match act(command, step, found, ctx).await? {
             Next::Now(next) => command = *next,
             Next::Waiting(wait) => return Ok((Action::requeue(wait), false)),
             Next::After(wait) => return Ok((Action::requeue(wait), true)),
@@ -83,22 +91,55 @@ async fn steps(mut command: SandboxCommand, ctx: &Arc<Context>) -> Result<(Actio
     Ok((Action::requeue(Duration::from_millis(100)), true))
 }
 
-/// What is known already. Only a lease that seems to be gone is asked for: an end of it is final for the command.
-async fn observe(command: &SandboxCommand, ctx: &Context) -> Result<Observed, Error> {
+/// Whether it is finished, and its status does not tell for which generation.
+fn lags(command: &SandboxCommand) -> bool {
+    let status = command.status.as_ref();
+    status.is_some_and(|s| {
+        s.state == Some(CommandState::Finished) && s.observed_generation != command.metadata.generation
+    })
+}
+
+/// What is known already. Only a lease that seems to be gone is asked for: an end of it is final for the command. And
+/// what the command is to run with is read when it is about to be started.
+async fn observe(command: &SandboxCommand, ctx: &Context) -> Result<(Observed, Option<Found>), Error> {
     let namespace = command.namespace().unwrap_or_default();
     let name = &command.spec.lease_ref.name;
-    let finished = command.status.as_ref().is_some_and(|s| s.state == Some(CommandState::Finished));
+    let finished = !queue::unfinished(command);
     let bound = lease_uid(command).filter(|_| !finished);
     let mut found = ctx.leases.get(&ObjectRef::new(name).within(&namespace));
     if bound.is_some() && found.as_ref().and_then(|l| l.uid()).as_deref() != bound {
         found = Api::namespaced(ctx.client.clone(), &namespace).get_opt(name).await?.map(Arc::new);
     }
     let others = if finished { Vec::new() } else { ctx.commands_of(&namespace, name) };
-    Ok(Observed {
-        lease: found.map_or(Lease::Missing, |lease| lease_view(&lease, ctx)),
-        ahead: queue::ahead(command, others.iter().map(AsRef::as_ref)),
-        sent: attempt(command).map(|a| ctx.attempts.sent(&a.0, &a.1)).unwrap_or_default(),
-    })
+    let turn = queue::turn(command, others.iter().map(AsRef::as_ref), found.as_deref().map_or(1, parallel));
+    let lease = found.map_or(Lease::Missing, |lease| lease_view(&lease, ctx));
+    let attempt = attempt(command);
+    let sent = attempt.as_ref().map(|a| ctx.attempts.sent(&a.0, &a.1)).unwrap_or_default();
+    let prepared = attempt.and_then(|a| ctx.attempts.prepared(&a.0, &a.1)).map(Found::Ready);
+    let found = match prepared {
+        _ if !to_be_started(command, turn, &lease, sent.answer.as_ref()) => None,
+        Some(found) => Some(found),
+        None => Some(inputs::resolve(command, ctx).await?),
+    };
+    let inputs = found.as_ref().map_or(Inputs::NotAsked, Found::seen);
+    Ok((Observed { lease, turn, inputs, sent }, found))
+}
+
+/// How many commands of a lease may run at once.
+fn parallel(lease: &SandboxLease) -> usize {
+    if lease.spec.use_sessions { 1 } else { usize::try_from(lease.spec.max_parallel_commands).unwrap_or(1) }
+}
+
+/// Whether it depends on what it is to run with whether it is started (again).
+fn to_be_started<S>(command: &SandboxCommand, turn: Turn, lease: &Lease, answer: Option<&Answer<S>>) -> bool {
+    let present = matches!(lease, Lease::Present { .. });
+    match command.status.as_ref().and_then(|s| s.state) {
+        Some(CommandState::Finished) => false,
+        Some(CommandState::Running) => present && matches!(answer, None | Some(Answer::Unseen | Answer::Fenced)),
+        Some(CommandState::Queued) | None => {
+            present && turn.now && !command.spec.cancel && command.metadata.deletion_timestamp.is_none()
+        }
+    }
 }
 
 fn lease_view(lease: &SandboxLease, ctx: &Context) -> Lease {
@@ -113,13 +154,18 @@ fn lease_view(lease: &SandboxLease, ctx: &Context) -> Lease {
     Lease::Present { uid, sandbox, reason, message }
 }
 
-async fn act(command: SandboxCommand, step: Step, ctx: &Arc<Context>) -> Result<Next, Error> {
+async fn act(
+    command: SandboxCommand,
+    step: Step,
+    found: Option<Found>,
+    ctx: &Arc<Context>,
+) -> Result<Next, Error> {
     let api = Api::<SandboxCommand>::namespaced(ctx.client.clone(), &command.namespace().unwrap_or_default());
     let uid = command.uid().unwrap_or_default();
     match step {
         Step::Rest => {
             // A look at an old copy may have brought it back after it was forgotten.
-            ctx.attempts.forget(&uid);
+            ctx.forget_command(&uid);
             Ok(Next::Rest)
         }
         Step::Look(wait) => Ok(Next::After(wait)),
@@ -128,14 +174,24 @@ async fn act(command: SandboxCommand, step: Step, ctx: &Arc<Context>) -> Result<
         }
         Step::RemoveFinalizer => {
             finalizer::remove(&api, &command, COMMAND_FINALIZER).await?;
-            ctx.attempts.forget(&uid);
+            ctx.forget_command(&uid);
             Ok(Next::Rest)
         }
-        Step::Record(new, again) => record(&api, command, &new, again, ctx).await,
-        Step::Submit { epoch } => submit(command, epoch, ctx).await,
+        Step::Record(new, again) => record(&api, command, &new, again, found, ctx).await,
+        Step::Submit { epoch } => match found {
+            Some(Found::Ready(prepared)) => submit(command, epoch, &prepared, ctx).await,
+            _ => Ok(Next::After(Duration::from_secs(1))),
+        },
         Step::Wait => wait(&command, ctx),
-        Step::Kill { after } => kill(command, after, ctx).await,
+        Step::Kill { grace, after } => kill(command, grace, after, ctx).await,
         Step::Fence => fence(command, ctx).await,
+        Step::Store(logs) => {
+            if let Some((uid, attempt)) = attempt(&command) {
+                let stored = store(&command, logs, ctx).await?;
+                ctx.attempts.stored(&uid, &attempt, stored);
+            }
+            Ok(Next::now(command))
+        }
         Step::Suspect { epoch } => {
             suspect(&command, epoch, Suspicion::Shell, ctx);
             Ok(Next::After(Duration::from_secs(10)))
@@ -149,11 +205,15 @@ async fn record(
     command: SandboxCommand,
     new: &SandboxCommandStatus,
     again: Again,
+    found: Option<Found>,
     ctx: &Context,
 ) -> Result<Next, Error> {
     let old = command.status.clone().unwrap_or_default();
     if new.state == Some(CommandState::Finished) {
         doubt(&command, ctx);
+    }
+    if new.state == Some(CommandState::Running) && old.state != new.state && !may_start(&command, ctx) {
+        return Ok(Next::After(BEHIND));
     }
     let Some(now) = status::apply(api, &command, command.status.as_ref(), new).await? else {
         return Ok(Next::Rest);
@@ -161,10 +221,12 @@ async fn record(
     match new.state {
         Some(CommandState::Running) if new.attempts != old.attempts => {
             if let Some((uid, attempt)) = attempt(&now) {
-                ctx.attempts.intended(&uid, &attempt);
+                let prepared = if let Some(Found::Ready(prepared)) = found { Some(prepared) } else { None };
+                ctx.attempts.intended(&uid, &attempt, prepared);
             }
         }
         Some(CommandState::Finished) if old.state != new.state => {
+            ctx.slots.leave(&now.uid().unwrap_or_default());
             if let (Some(lease), Some((_, attempt))) = (new.lease_uid.as_deref(), attempt(&command)) {
                 ctx.board.collected(lease, [attempt.id]);
             }
@@ -179,13 +241,26 @@ async fn record(
             // with each try of the lease must not make it try again.
             let asleep = new.lease_uid.as_deref().is_some_and(|lease| ctx.board.handle(lease).is_none());
             if asleep
-                && (old.lease_uid != new.lease_uid || (old.queue_position != Some(1) && new.queue_position == Some(1)))
+                && (old.lease_uid != new.lease_uid
+                    || (old.queue_position != Some(1) && new.queue_position == Some(1))
+                    || (queue::held_up(&command) && !queue::held_up(&now)))
             {
                 hint_lease(&command, ctx);
             }
             Ok(Next::After(wait))
         }
     }
+}
+
+/// Whether there is a place for it beside those that run. What the watch shows may be behind.
+fn may_start(command: &SandboxCommand, ctx: &Context) -> bool {
+    let (namespace, name) = (command.namespace().unwrap_or_default(), &command.spec.lease_ref.name);
+    let Some(lease) = ctx.leases.get(&ObjectRef::new(name).within(&namespace)) else { return false };
+    let others = ctx.commands_of(&namespace, name);
+    let running = others.iter().filter(|c| queue::running(c)).map(|c| (c.uid().unwrap_or_default(), queue::persists(c)));
+    let uid = command.uid().unwrap_or_default();
+    let lease_uid = lease.uid().unwrap_or_default();
+    ctx.slots.take(&lease_uid, (&uid, queue::persists(command)), parallel(&lease), running)
 }
 
 /// A command that found our files gone, or took them away, may not be the last to do so: the next one is not fed in
@@ -209,185 +284,32 @@ fn announce(command: &SandboxCommand, old: &SandboxCommandStatus, new: &SandboxC
     }
 }
 
-async fn submit(command: SandboxCommand, epoch: u64, ctx: &Arc<Context>) -> Result<Next, Error> {
-    let (Some(handle), Some((uid, attempt))) = (handle(&command, ctx), attempt(&command)) else {
-        return Ok(Next::After(Duration::from_secs(1)));
-    };
-    if handle.epoch != epoch {
-        return Ok(Next::now(command));
-    }
-    let text = handle.workspace.run(&attempt, &command.spec.script);
-    ctx.attempts.sending(&uid, &attempt, epoch);
-    match handle.toolbox.submit(&handle.session, &text).await {
-        Ok(submitted) => {
-            ctx.attempts.accepted(&uid, &attempt, submitted.cmd_id);
-            tracing::info!(attempt = %attempt.id, session = %handle.session, "sent");
-            Ok(Next::now(command))
-        }
-        // It may have arrived all the same: it is asked about, and sent again only when it was not seen.
-        Err(error) => {
-            match error.class {
-                Class::Refused => ctx.attempts.refused(&uid, &attempt, error.to_string()),
-                // There is no such session, or its shell is dead.
-                Class::Gone => {
-                    suspect(&command, epoch, Suspicion::Shell, ctx);
-                }
-                _ => {}
-            }
-            hint_lease(&command, ctx);
-            Err(error.into())
-        }
-    }
-}
-
-/// Has a task wait for the attempt's end, and looks again when the running time is over.
-fn wait(command: &SandboxCommand, ctx: &Arc<Context>) -> Result<Next, Error> {
-    let uid = command.uid().unwrap_or_default();
-    if let Some(error) = ctx.attempts.take_failure(&uid) {
-        hint_lease(command, ctx);
-        return Err(error);
-    }
-    let (Some(handle), Some((uid, attempt))) = (handle(command, ctx), attempt(command)) else {
-        return Ok(Next::After(Duration::from_secs(1)));
-    };
-    if let Some(waiting) = ctx.attempts.begin_wait(&uid, &attempt) {
-        let task = await_end(command.clone(), handle, attempt, waiting, Arc::clone(ctx)).in_current_span();
-        let stop = ctx.stop.clone();
-        tokio::spawn(async move { stop.run_until_cancelled(task).await });
-    }
-    let status = command.status.clone().unwrap_or_default();
-    let left = plan::due(command, &status).map(|due| due.duration_since(ctx.now()));
-    let left = left.and_then(|l| Duration::try_from(l).ok()).unwrap_or(Duration::ZERO);
-    Ok(Next::Waiting(left.clamp(Duration::from_millis(100), ctx.config.command_poll)))
-}
-
-/// Holds one call after another until the attempt has ended, then asks for a look. The hint carries nothing: what was
-/// answered is kept, and if it is lost, it is asked again.
-async fn await_end(
-    command: SandboxCommand,
-    handle: Arc<Handle>,
-    attempt: Attempt,
-    waiting: Waiting,
-    ctx: Arc<Context>,
-) {
-    let uid = command.uid().unwrap_or_default();
-    let lease = lease_uid(&command).unwrap_or_default();
-    loop {
-        let asked = tokio::time::Instant::now();
-        let collected = ctx.board.take_collected(lease);
-        let text = handle.workspace.wait(&attempt, ctx.config.hold.as_secs(), &collected);
-        match handle.toolbox.execute("wait for the command", &text, ctx.config.hold).await {
-            Ok(done) => match Answer::parse(&attempt, &done.result) {
-                Ok(Answer::Running) => {
-                    ctx.failures.reset(&uid);
-                    tokio::time::sleep_until(asked + WAIT_APART).await;
-                }
-                Ok(answer) => {
-                    ctx.attempts.answered(&uid, &attempt, answer);
-                    break;
-                }
-                Err(garbled) => {
-                    tracing::debug!(exit = done.exit_code, "the answer is not the runner's");
-                    suspect(&command, handle.epoch, Suspicion::Workspace, &ctx);
-                    ctx.attempts.failed(&uid, &attempt, Error::Sandbox(garbled.to_string()));
-                    break;
-                }
-            },
-            Err(error) => {
-                ctx.board.collected(lease, collected);
-                ctx.attempts.failed(&uid, &attempt, error.into());
-                break;
-            }
-        }
-    }
-    // Before the hint: whoever follows it may have to wait again.
-    drop(waiting);
-    ctx.hint_command(&command);
-}
-
-/// Makes sure that an attempt which nobody has started is not started any more.
-async fn fence(command: SandboxCommand, ctx: &Context) -> Result<Next, Error> {
-    let (Some(handle), Some((uid, attempt))) = (handle(&command, ctx), attempt(&command)) else {
-        return Ok(Next::After(Duration::from_secs(1)));
-    };
-    let text = handle.workspace.fence(&attempt);
-    let done = handle.toolbox.execute("fence the command", &text, Duration::ZERO).await;
-    let done = done.inspect_err(|_| hint_lease(&command, ctx))?;
-    let answer = understood(&command, &attempt, &handle, &done.result, ctx)?;
-    ctx.attempts.answered(&uid, &attempt, certain(answer));
-    Ok(Next::now(command))
-}
-
-/// Ends whatever an attempt started, or makes sure that it is not started any more.
-async fn kill(command: SandboxCommand, after: u64, ctx: &Context) -> Result<Next, Error> {
-    let (Some(handle), Some((uid, attempt))) = (handle(&command, ctx), attempt(&command)) else {
-        return Ok(Next::After(Duration::from_secs(1)));
-    };
-    let text = handle.workspace.kill(&attempt, GRACE_SECONDS, after);
-    let held = Duration::from_secs(GRACE_SECONDS + 10);
-    let done = handle.toolbox.execute("end the command", &text, held).await;
-    let done = done.inspect_err(|_| hint_lease(&command, ctx))?;
-    match understood(&command, &attempt, &handle, &done.result, ctx)? {
-        // It began later than its record says.
-        Answer::Early(left) => Ok(Next::After(Duration::from_secs(left.clamp(1, 60)))),
-        Answer::Survivors | Answer::Running => {
-            Err(Error::Sandbox("something that the command started could not be ended; it is tried again".to_owned()))
-        }
-        answer => {
-            ctx.attempts.ended(&uid, &attempt, certain(answer));
-            Ok(Next::now(command))
-        }
-    }
-}
-
-/// The answer, or the suspicion that the runner is not there any more.
-fn understood(
-    command: &SandboxCommand,
-    attempt: &Attempt,
-    handle: &Handle,
-    text: &str,
-    ctx: &Context,
-) -> Result<Answer, Error> {
-    Answer::parse(attempt, text).map_err(|garbled| {
-        suspect(command, handle.epoch, Suspicion::Workspace, ctx);
-        Error::Sandbox(garbled.to_string())
-    })
-}
-
 /// Has the lease look at its session, if that is news.
-fn suspect(command: &SandboxCommand, epoch: u64, suspicion: Suspicion, ctx: &Context) {
+pub(super) fn suspect(command: &SandboxCommand, epoch: u64, suspicion: Suspicion, ctx: &Context) {
     if lease_uid(command).is_some_and(|lease| ctx.board.suspect(lease, epoch, suspicion)) {
         hint_lease(command, ctx);
     }
 }
 
-/// After a fence or a kill the guard is there. If it could not be made although nobody has it, our files were
-/// tampered with.
-fn certain(answer: Answer) -> Answer {
-    match answer {
-        Answer::Unseen => Answer::Lost,
-        answer => answer,
-    }
-}
-
 /// The command's UID and its present attempt, once one is recorded.
-fn attempt(command: &SandboxCommand) -> Option<(String, Attempt)> {
+pub(super) fn attempt(command: &SandboxCommand) -> Option<(String, Attempt)> {
     let (uid, status) = (command.uid()?, command.status.as_ref()?);
-    let attempt = Attempt::new(&uid, status.attempts?, status.session_id.as_deref()?);
+    let mark = status.session_id.as_deref().or(status.workspace_id.as_deref())?;
+    let attempt = Attempt::new(&uid, status.attempts?, mark);
     Some((uid, attempt))
 }
 
-fn lease_uid(command: &SandboxCommand) -> Option<&str> {
+pub(super) fn lease_uid(command: &SandboxCommand) -> Option<&str> {
     command.status.as_ref()?.lease_uid.as_deref()
 }
 
 /// The way into the sandbox that the attempt was recorded for; no other will do.
-fn handle(command: &SandboxCommand, ctx: &Context) -> Option<Arc<Handle>> {
+pub(super) fn handle(command: &SandboxCommand, ctx: &Context) -> Option<Arc<Handle>> {
     let handle = ctx.board.handle(lease_uid(command)?)?;
     let recorded = command.status.as_ref()?.sandbox_id.as_deref()?;
     (handle.sandbox == recorded).then_some(handle)
 }
 
-fn hint_lease(command: &SandboxCommand, ctx: &Context) {
+pub(super) fn hint_lease(command: &SandboxCommand, ctx: &Context) {
     ctx.hint_lease(&command.namespace().unwrap_or_default(), &command.spec.lease_ref.name);
 }

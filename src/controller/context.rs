@@ -10,7 +10,9 @@ use kube::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{attempts::Attempts, board::Board, error::Failures, sequences::Sequences};
+use super::{
+    attempts::Attempts, board::Board, error::Failures, ledger::Ledger, sequences::Sequences, slots::Slots,
+};
 use crate::{
     api::{SandboxCommand, SandboxLease},
     cluster::events::Events,
@@ -30,6 +32,8 @@ pub struct Context {
     pub(super) attempts: Arc<Attempts>,
     pub(super) failures: Failures,
     pub(super) sequences: Arc<Sequences>,
+    pub(super) slots: Slots,
+    pub(super) ledger: Ledger,
     pub(super) events: Events,
     pub(super) lease_hints: mpsc::Sender<ObjectRef<SandboxLease>>,
     pub(super) command_hints: mpsc::Sender<ObjectRef<SandboxCommand>>,
@@ -54,6 +58,12 @@ impl Context {
     /// Asks for a look at a lease. A hint that finds the channel full is dropped: a poll sees the same a little later.
     pub(super) fn hint_lease(&self, namespace: &str, name: &str) {
         let _ = self.lease_hints.try_send(ObjectRef::new(name).within(namespace));
+    }
+
+    /// The command does not run any more.
+    pub(super) fn forget_command(&self, uid: &str) {
+        self.attempts.forget(uid);
+        self.slots.leave(uid);
     }
 
     /// Asks for a look at a command.

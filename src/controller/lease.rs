@@ -11,11 +11,15 @@ use super::{
     observe::{Seen, observe, probe, workspace},
 };
 use crate::{
-    api::{CommandGauges, LEASE_FINALIZER, LeaseCondition, SandboxLease, SandboxLeaseStatus, condition, sandbox_label},
+    api::{
+        CommandGauges, LEASE_FINALIZER, LeaseCondition, SandboxLease, SandboxLeaseStatus, SessionStatus, condition,
+        sandbox_label,
+    },
     cluster::{finalizer, status},
     daytona::{self, Class, NewSandbox, State, Toolbox},
     plan::{
         backoff::spread,
+        command::{Launcher, Place},
         lease::{self as plan, Plan, Remote, Session, Step, Told},
         queue,
     },
@@ -104,7 +108,7 @@ async fn step(lease: SandboxLease, ctx: &Context) -> Result<Next, Error> {
             let mut told = plan.told;
             told.sandbox_disobeys(&error.to_string());
             if matches!(error, Error::DeadSession(_)) {
-                let generation = lease.status.as_ref().and_then(|s| s.session.as_ref()).map_or(0, |s| s.generation);
+                let generation = lease.status.as_ref().and_then(|s| s.place()).map_or(0, |s| s.generation);
                 told.renew_session(&lease, generation + 1);
             }
             report(lease, &told, ctx).await?;
@@ -200,7 +204,7 @@ async fn in_session(
     seen: &Seen,
     ctx: &Context,
 ) -> Result<Next, Error> {
-    let Some(session) = lease.status.as_ref().and_then(|s| s.session.clone()) else {
+    let Some(session) = lease.status.as_ref().and_then(|s| s.place().cloned()) else {
         return Ok(Next::now(lease.clone()));
     };
     let mut told = told.clone();
@@ -211,25 +215,20 @@ async fn in_session(
             told.directories(&work, &home);
             let workspace = Workspace::new(&home, &work, &lease.uid().unwrap_or_default());
             set_up(toolbox, &workspace).await?;
-            if session.generation > 1 {
-                toolbox.delete_session(&plan::session_id(lease, session.generation - 1)).await?;
+            if lease.spec.use_sessions {
+                open_session(toolbox, &workspace, lease, &session).await?;
+            } else {
+                mark(toolbox, &workspace.mark(&session.id), &session.id).await?;
             }
-            match toolbox.create_session(&session.id).await {
-                Err(error) if error.class != Class::Conflict => return Err(error.into()),
-                _ => {}
-            }
-            match probe(toolbox, &session.id, &workspace.session(&session.id)).await {
-                Session::Listed => told.session_lives(ctx.now()),
-                Session::Unknown(error) => return Err(error.into()),
-                _ => return Err(Error::DeadSession(format!("the shell of session {} does not answer", session.id))),
-            }
-            tracing::info!(session = %session.id, "the session serves");
+            told.session_lives(ctx.now());
+            tracing::info!(id = %session.id, "it serves");
             workspace
         }
         Step::ResumeSession => {
             let workspace = workspace(lease);
             set_up(toolbox, &workspace).await?;
-            if lease.metadata.deletion_timestamp.is_none() && !is_marked(toolbox, &workspace, &session.id).await? {
+            let check = workspace.check(&session.id);
+            if lease.metadata.deletion_timestamp.is_none() && !is_ready(toolbox, &check, &session.id).await? {
                 if seen.observed.running == 0 {
                     return Err(Error::DeadSession("the controller's files in the sandbox were removed".to_owned()));
                 }
@@ -250,8 +249,11 @@ async fn in_session(
         toolbox: toolbox.clone(),
         workspace,
         sandbox: sandbox.id.clone(),
-        session: session.id,
-        generation: session.generation,
+        place: Place {
+            launcher: if lease.spec.use_sessions { Launcher::Session } else { Launcher::OneShot },
+            id: session.id,
+            generation: session.generation,
+        },
         epoch,
     });
     ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any(), false);
@@ -267,10 +269,38 @@ async fn set_up(toolbox: &Toolbox, workspace: &Workspace) -> Result<(), Error> {
     Err(Error::Sandbox(format!("its files could not be made (exit {}): {said}", done.exit_code)))
 }
 
-/// Whether the mark of this session is where it was left.
-async fn is_marked(toolbox: &Toolbox, workspace: &Workspace, session: &str) -> Result<bool, Error> {
-    let done = toolbox.execute("check the workspace", &workspace.check(session), Duration::ZERO).await?;
-    Ok(done.result.contains(&Workspace::session_ready(session)))
+async fn open_session(
+    toolbox: &Toolbox,
+    workspace: &Workspace,
+    lease: &SandboxLease,
+    session: &SessionStatus,
+) -> Result<(), Error> {
+    if session.generation > 1 {
+        toolbox.delete_session(&plan::session_id(lease, session.generation - 1)).await?;
+    }
+    match toolbox.create_session(&session.id).await {
+        Err(error) if error.class != Class::Conflict => return Err(error.into()),
+        _ => {}
+    }
+    match probe(toolbox, &session.id, &workspace.session(&session.id)).await {
+        Session::Listed => Ok(()),
+        Session::Unknown(error) => Err(error.into()),
+        _ => Err(Error::DeadSession(format!("the shell of session {} does not answer", session.id))),
+    }
+}
+
+/// Leaves the mark of a workspace without a session.
+async fn mark(toolbox: &Toolbox, text: &str, id: &str) -> Result<(), Error> {
+    if is_ready(toolbox, text, id).await? {
+        return Ok(());
+    }
+    Err(Error::Sandbox("the mark of its workspace could not be made".to_owned()))
+}
+
+/// Whether the mark of this id is where it was (or was to be) left.
+async fn is_ready(toolbox: &Toolbox, text: &str, id: &str) -> Result<bool, Error> {
+    let done = toolbox.execute("look at the workspace", text, Duration::ZERO).await?;
+    Ok(done.result.contains(&Workspace::session_ready(id)))
 }
 
 /// Daytona's work directory, else the user's home, else the one that Daytona's own images have.

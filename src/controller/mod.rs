@@ -6,10 +6,15 @@ mod command;
 mod context;
 mod credentials;
 mod error;
+mod inputs;
+mod launch;
 mod lease;
+mod ledger;
 mod observe;
 mod sequences;
+mod slots;
 mod start;
+mod store;
 mod watches;
 
 pub use context::Context;

@@ -91,7 +91,8 @@ fn commands(lease: &SandboxLease, ctx: &Context) -> (bool, usize) {
             running += 1;
         }
         let ours = to.is_none() || to == uid;
-        needed |= ours && (queue::running(command) || command.metadata.deletion_timestamp.is_none());
+        let wanted = command.metadata.deletion_timestamp.is_none() && !queue::held_up(command);
+        needed |= ours && (queue::running(command) || wanted);
     }
     (needed, running)
 }
@@ -143,17 +144,20 @@ async fn session(
 ) -> Session {
     let uid = lease.uid().unwrap_or_default();
     let status = lease.status.clone().unwrap_or_default();
-    let Some(recorded) = status.session else {
+    let Some(recorded) = status.place() else {
         return Session::NotAsked;
     };
     let leaving = lease.metadata.deletion_timestamp.is_some();
     let suspicion = ctx.board.suspicion(&uid);
     // A handle with another key than today's is none: the old key may have been revoked.
     let handle = ctx.board.handle(&uid);
-    let served = handle.is_some_and(|h| h.session == recorded.id && h.toolbox.is(client, sandbox));
+    let served = handle.is_some_and(|h| h.place.id == recorded.id && h.toolbox.is(client, sandbox));
     // While it serves, it is not asked: that would keep an idle sandbox awake, and cost a call each time.
     if served && suspicion.is_none() && (!leaving || running > 0) {
         return Session::Serving;
+    }
+    if !lease.spec.use_sessions {
+        return Session::Listed;
     }
     let Ok(toolbox) = Toolbox::of(client, sandbox) else {
         return Session::NotAsked;

@@ -3,7 +3,10 @@
 use std::{fmt::Debug, sync::Arc};
 
 use futures::{Stream, StreamExt, stream};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{ConfigMap, Secret},
+    jiff::Timestamp,
+};
 use kube::{
     Api, Client, Resource,
     core::{DeserializeGuard, PartialObjectMeta},
@@ -25,11 +28,13 @@ use super::{
     context::Context,
     error::{Error, Failures},
     lease,
+    ledger::Ledger,
     sequences::Sequences,
+    slots::Slots,
     watches,
 };
 use crate::{
-    api::{SandboxCommand, SandboxLease},
+    api::{SandboxCommand, SandboxLease, SourceKind},
     cluster::events::Events,
     config::Config,
     daytona::Clients,
@@ -86,6 +91,8 @@ pub async fn start(
         attempts: Arc::new(Attempts::default()),
         failures: Failures::default(),
         sequences: Arc::clone(&sequences),
+        slots: Slots::default(),
+        ledger: Ledger::default(),
         events: Events::new(client.clone()),
         lease_hints,
         command_hints,
@@ -127,8 +134,10 @@ pub async fn start(
             listed();
         }
     };
-    let secrets = watches::secrets(scope.api::<PartialObjectMeta<_>>(&client), Arc::clone(&ctx));
-    tokio::join!(lease_controller, command_controller, ready, stop.run_until_cancelled(secrets));
+    let secrets = watches::sources(scope.api::<PartialObjectMeta<Secret>>(&client), SourceKind::Secret, &ctx);
+    let maps = watches::sources(scope.api::<PartialObjectMeta<ConfigMap>>(&client), SourceKind::ConfigMap, &ctx);
+    let sources = async { tokio::join!(secrets, maps) };
+    tokio::join!(lease_controller, command_controller, ready, stop.run_until_cancelled(sources));
 }
 
 #[allow(clippy::disallowed_methods, reason = "this is where the time comes from")]

@@ -9,7 +9,6 @@ use std::{
 };
 
 use futures::{Stream, StreamExt};
-use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, Resource, ResourceExt,
     core::{DeserializeGuard, PartialObjectMeta},
@@ -23,7 +22,7 @@ use serde::de::DeserializeOwned;
 
 use super::context::Context;
 use crate::{
-    api::{LeaseCondition, SandboxCommand, SandboxLease, condition},
+    api::{COMMAND_UID_LABEL, LOG_BYTES, LeaseCondition, SandboxCommand, SandboxLease, SourceKind, condition},
     plan::queue,
 };
 
@@ -90,30 +89,63 @@ where
 /// A finished command's script is never looked at again; ten thousand of them would fill the memory.
 pub(super) fn prune_command(command: &mut SandboxCommand) {
     if !queue::unfinished(command) {
-        command.spec.script = String::new();
+        let spec = &mut command.spec;
+        (spec.script, spec.command, spec.stdin) = (None, None, None);
+        (spec.env, spec.env_from) = (Vec::new(), Vec::new());
         if let Some(status) = &mut command.status {
             (status.stdout, status.stderr) = (None, None);
         }
     }
 }
 
-/// Asks for a look at every lease whose Secret changed. Only metadata is watched; the value is read when it is needed.
-pub(super) async fn secrets(api: Api<PartialObjectMeta<Secret>>, ctx: Arc<Context>) {
+/// Asks for a look at every lease and every waiting command that names a Secret or `ConfigMap` which changed, and
+/// keeps the ledger of stored logs. Only metadata is watched; a value is read when it is needed.
+pub(super) async fn sources<K>(api: Api<PartialObjectMeta<K>>, kind: SourceKind, ctx: &Context)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
+{
     let mut events =
         std::pin::pin!(watcher::watcher(api, watcher::Config::default().any_semantic()).backoff(backoff()));
     while let Some(event) = events.next().await {
         match event {
-            Ok(Event::Apply(secret) | Event::Delete(secret)) => {
-                for lease in ctx.leases.state() {
-                    let named = lease.spec.connection.as_ref().and_then(|c| c.api_key_secret_ref.as_ref());
-                    if named.is_some_and(|s| s.name == secret.name_any()) && lease.namespace() == secret.namespace() {
-                        ctx.hint_lease(&lease.namespace().unwrap_or_default(), &lease.name_any());
-                    }
-                }
+            Ok(Event::Apply(object)) => {
+                note_log(&object, kind, ctx);
+                source_changed(&object.namespace().unwrap_or_default(), &object.name_any(), kind, ctx);
             }
-            // Every lease is looked at when the controller starts.
-            Ok(Event::Init | Event::InitApply(_) | Event::InitDone) => {}
-            Err(error) => tracing::warn!(%error, kind = "Secret", "the watch failed; it is started again"),
+            Ok(Event::Delete(object)) => {
+                let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+                ctx.ledger.note(kind, &namespace, &name, None);
+                source_changed(&namespace, &name, kind, ctx);
+            }
+            Ok(Event::Init) => ctx.ledger.forget_all(kind),
+            // Leases and commands are looked at when the controller starts.
+            Ok(Event::InitApply(object)) => note_log(&object, kind, ctx),
+            Ok(Event::InitDone) => {}
+            Err(error) => tracing::warn!(%error, kind = kind.as_str(), "the watch failed; it is started again"),
+        }
+    }
+}
+
+fn note_log<K: Resource>(object: &K, kind: SourceKind, ctx: &Context) {
+    let bytes = object.annotations().get(LOG_BYTES).and_then(|bytes| bytes.parse().ok());
+    if bytes.is_some() && object.labels().contains_key(COMMAND_UID_LABEL) {
+        ctx.ledger.note(kind, &object.namespace().unwrap_or_default(), &object.name_any(), bytes);
+    }
+}
+
+fn source_changed(namespace: &str, name: &str, kind: SourceKind, ctx: &Context) {
+    if kind == SourceKind::Secret {
+        for lease in ctx.leases.state() {
+            let named = lease.spec.connection.as_ref().and_then(|c| c.api_key_secret_ref.as_ref());
+            if named.is_some_and(|s| s.name == name) && lease.namespace().as_deref() == Some(namespace) {
+                ctx.hint_lease(namespace, &lease.name_any());
+            }
+        }
+    }
+    for command in ctx.commands.state() {
+        let waits = queue::held_up(&command) && command.namespace().as_deref() == Some(namespace);
+        if waits && command.spec.sources(kind).contains(&name) {
+            ctx.hint_command(&command);
         }
     }
 }
@@ -156,7 +188,7 @@ pub(super) fn command_news(event: &Event<SandboxCommand>, pending: &Pending, ctx
     };
     let (namespace, lease) = (command.namespace().unwrap_or_default(), &command.spec.lease_ref.name);
     if gone {
-        ctx.attempts.forget(&command.uid().unwrap_or_default());
+        ctx.forget_command(&command.uid().unwrap_or_default());
         ctx.sequences.forget(&command.uid().unwrap_or_default());
         ctx.failures.reset(&command.uid().unwrap_or_default());
     }

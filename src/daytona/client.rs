@@ -7,7 +7,11 @@ use std::{
     time::Duration,
 };
 
-use reqwest::{Method, header, redirect};
+use reqwest::{
+    Method, header,
+    multipart::{Form, Part},
+    redirect,
+};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
@@ -130,13 +134,21 @@ impl Clients {
     }
 }
 
+/// What a call carries.
+pub(super) enum Body {
+    None,
+    Json(serde_json::Value),
+    /// Paths and contents of files.
+    Files(Vec<(String, Vec<u8>)>),
+}
+
 /// One call, before it is made.
 pub(super) struct Call {
     pub(super) operation: &'static str,
     pub(super) limiter: Limiter,
     pub(super) method: Method,
     pub(super) url: Url,
-    pub(super) body: Option<serde_json::Value>,
+    pub(super) body: Body,
     /// How long the server may hold the answer back on purpose.
     pub(super) held: Duration,
     /// Another limit than the usual one, for a call that should be answered soon or not at all.
@@ -147,14 +159,19 @@ pub(super) struct Call {
 
 impl Call {
     pub(super) fn new(operation: &'static str, limiter: Limiter, method: Method, url: Url) -> Self {
-        Self { operation, limiter, method, url, body: None, held: Duration::ZERO, limit: None, with_body: true }
+        Self { operation, limiter, method, url, body: Body::None, held: Duration::ZERO, limit: None, with_body: true }
     }
 
     pub(super) fn json(mut self, body: &impl Serialize) -> Result<Self, Error> {
         let body = serde_json::to_value(body)
             .map_err(|e| Error::new(self.operation, Class::Refused, format!("the request cannot be written: {e}")))?;
-        self.body = Some(body);
+        self.body = Body::Json(body);
         Ok(self)
+    }
+
+    pub(super) fn files(mut self, files: Vec<(String, Vec<u8>)>) -> Self {
+        self.body = Body::Files(files);
+        self
     }
 
     pub(super) fn within(mut self, limit: Duration) -> Self {
@@ -229,9 +246,11 @@ impl Client {
             })?;
             let usual = self.timeouts.request + held;
             let mut request = self.http.request(method, url).timeout(limit.map_or(usual, |l| l.min(usual)));
-            if let Some(body) = body {
-                request = request.json(&body);
-            }
+            request = match body {
+                Body::None => request,
+                Body::Json(body) => request.json(&body),
+                Body::Files(files) => request.multipart(form(files)),
+            };
             let mut response = request.send().await.map_err(|e| Error::from_connection(operation, e))?;
             let status = response.status();
             tracing::Span::current().record("status", status.as_u16());
@@ -266,6 +285,14 @@ impl Client {
         .instrument(span)
         .await
     }
+}
+
+/// Daytona reads pairs of parts: the path, then the content.
+fn form(files: Vec<(String, Vec<u8>)>) -> Form {
+    files.into_iter().enumerate().fold(Form::new(), |form, (number, (path, content))| {
+        let content = Part::bytes(content).file_name("file");
+        form.text(format!("files[{number}].path"), path).part(format!("files[{number}].file"), content)
+    })
 }
 
 /// A URL below `base`; each segment is percent-encoded.

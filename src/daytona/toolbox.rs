@@ -124,6 +124,16 @@ impl Toolbox {
         self.client.fetch(call.json(&Execute { command: text, timeout })?).await
     }
 
+    /// Puts files into the sandbox, making the directories that are missing; files that are there are replaced.
+    ///
+    /// # Errors
+    /// When any of them could not be written; others may have been.
+    pub async fn upload(&self, files: Vec<(String, Vec<u8>)>) -> Result<(), Error> {
+        let url = below(&self.url, &["files", "bulk-upload"]);
+        let call = Call::new("upload the command's files", Limiter::Toolbox, Method::POST, url);
+        self.client.send(call.files(files).without_body()).await.map(drop)
+    }
+
     fn get(&self, operation: &'static str, segments: &[&str]) -> Call {
         Call::new(operation, Limiter::Toolbox, Method::GET, below(&self.url, segments))
     }

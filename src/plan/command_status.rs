@@ -2,13 +2,14 @@
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
-use super::outcome::{Outcome, duration_text, shown};
-use crate::{
-    api::{
-        CommandCondition as Type, CommandReason as Reason, CommandState, SandboxCommand, SandboxCommandStatus, Stamp,
-        Truth, cut, remove_condition, set_condition,
-    },
-    shell::last_line,
+use super::{
+    command_seen::{Launcher, Place},
+    logs::Stored,
+    outcome::{Outcome, duration_text, shown},
+};
+use crate::api::{
+    CommandCondition as Type, CommandReason as Reason, CommandState, SandboxCommand, SandboxCommandStatus, Stamp,
+    Truth, cut, remove_condition, set_condition,
 };
 
 /// The status of a command that waits.
@@ -30,6 +31,7 @@ pub(super) fn waiting(
 pub(super) fn starting(
     command: &SandboxCommand,
     mut status: SandboxCommandStatus,
+    launcher: Launcher,
     now: Timestamp,
 ) -> SandboxCommandStatus {
     let stamp = stamp(command, now);
@@ -37,8 +39,12 @@ pub(super) fn starting(
     status.queue_position = None;
     status.attempts = Some(status.attempts.unwrap_or(0) + 1);
     status.start_time = Some(Time(now));
-    set(&mut status, stamp, Type::Started, Truth::True, Reason::Running, "sent to the lease's session");
-    progress(&mut status, stamp, Reason::Running, "running in the lease's session");
+    let (sent, running) = match launcher {
+        Launcher::Session => ("sent to the lease's session", "running in the lease's session"),
+        Launcher::OneShot => ("sent to the lease's sandbox", "running in the lease's sandbox"),
+    };
+    set(&mut status, stamp, Type::Started, Truth::True, Reason::Running, sent);
+    progress(&mut status, stamp, Reason::Running, running);
     status
 }
 
@@ -58,6 +64,7 @@ pub(super) fn finished(
     command: &SandboxCommand,
     mut status: SandboxCommandStatus,
     outcome: &Outcome,
+    stored: Option<&Stored>,
     now: Timestamp,
 ) -> SandboxCommandStatus {
     let stamp = stamp(command, now);
@@ -68,10 +75,16 @@ pub(super) fn finished(
     status.completion_time = Some(Time(now));
     status.duration_milliseconds = outcome.milliseconds;
     status.duration = outcome.milliseconds.map(duration_text);
-    if let Some(streams) = &outcome.streams {
-        let (stdout, stderr) = (shown(&streams.stdout), shown(&streams.stderr));
-        status.last_line = last_line(&stdout.tail).or_else(|| last_line(&stderr.tail));
-        (status.stdout, status.stderr) = (Some(stdout), Some(stderr));
+    if let Some(outputs) = &outcome.outputs {
+        let log = |stream: &str| stored?.refs.iter().find(|log| log.key == stream).cloned();
+        status.last_line = outputs.last_line().map(str::to_owned);
+        status.stdout = Some(shown(&outputs.stdout, log("stdout")));
+        status.stderr = Some(shown(&outputs.stderr, log("stderr")));
+    }
+    if let Some(stored) = stored {
+        let all = &mut status.conditions;
+        let type_ = Type::OutputStored.as_str();
+        set_condition(all, type_, stored.complete.into(), stored.reason.as_str(), &stored.message, stamp);
     }
     let (reason, message) = (outcome.reason, outcome.message.as_str());
     if status.start_time.is_none() {
@@ -95,6 +108,16 @@ pub(super) fn observed(mut status: SandboxCommandStatus, command: &SandboxComman
     status.observed_generation = generation;
     for condition in &mut status.conditions {
         condition.observed_generation = generation;
+    }
+    status
+}
+
+/// The same status, for a command that is sent to this place.
+pub(super) fn sent_to(mut status: SandboxCommandStatus, place: &Place) -> SandboxCommandStatus {
+    let (id_, generation) = (Some(id(&place.id)), Some(place.generation));
+    match place.launcher {
+        Launcher::Session => (status.session_id, status.session_generation) = (id_, generation),
+        Launcher::OneShot => status.workspace_id = id_,
     }
     status
 }

@@ -123,7 +123,7 @@ fn keep_sandbox(
     told: &mut Told,
 ) -> (Step, Duration) {
     let word = sandbox.state.as_str();
-    let session = lease.status.as_ref().and_then(|s| s.session.as_ref());
+    let session = lease.status.as_ref().and_then(|s| s.place());
     match &sandbox.state {
         State::Started => {
             told.sandbox_runs();
@@ -169,8 +169,9 @@ fn keep_session(
     intervals: &Intervals,
     told: &mut Told,
 ) -> (Step, Duration) {
+    let opening = if lease.spec.use_sessions { "opening the session" } else { "preparing the sandbox for commands" };
     let Some(session) = session else {
-        told.waiting(Reason::Provisioning, "opening the session");
+        told.waiting(Reason::Provisioning, opening);
         told.renew_session(lease, 1);
         return (Step::Record, Duration::ZERO);
     };
@@ -182,7 +183,7 @@ fn keep_session(
     };
     match &observed.session {
         Session::Serving => {
-            told.ready(Reason::Ready, "the sandbox runs and its session takes commands");
+            told.serving();
             (Step::Rest, intervals.idle)
         }
         Session::Unknown(error) => {
@@ -194,7 +195,7 @@ fn keep_session(
         Session::Dead => renew(told, "the session's shell does not answer; a new one is opened"),
         Session::Listed | Session::NotAsked if lived => (Step::ResumeSession, Duration::ZERO),
         Session::Absent | Session::Listed | Session::NotAsked => {
-            told.waiting(Reason::Provisioning, "opening the session");
+            told.waiting(Reason::Provisioning, opening);
             (Step::OpenSession, Duration::ZERO)
         }
     }

@@ -44,7 +44,8 @@ pub enum Remote {
     Present(Sandbox),
 }
 
-/// What Daytona says about the lease's session.
+/// What is known of the place that `status` names: what Daytona says about the session, or, in a lease without
+/// sessions, whether the workspace was looked at.
 #[derive(Clone, Debug)]
 pub enum Session {
     /// It takes commands; looked at since the controller started, and nobody has complained since.
@@ -95,9 +96,9 @@ pub enum Step {
     CreateSandbox,
     /// Start the sandbox.
     StartSandbox(String),
-    /// Open the recorded session and prove that its shell lives.
+    /// Open the recorded session and prove that its shell lives; without sessions, make the recorded workspace.
     OpenSession,
-    /// Look whether the recorded session, known to have lived, is still there; then it serves.
+    /// Look whether the recorded place, known to have served, is still whole; then it serves.
     ResumeSession,
     /// Delete the recorded session.
     DeleteSession,
@@ -130,10 +131,12 @@ pub fn is_ours(lease: &SandboxLease, sandbox: &Sandbox) -> bool {
     lease.uid().is_some_and(|uid| sandbox.label(sandbox_label::LEASE_UID) == Some(uid.as_str()))
 }
 
-/// The session's id of a generation. Never used for another lease or another generation.
+/// Id of the session of a generation, or of the workspace where there is none. Never used for another lease or
+/// another generation.
 #[must_use]
 pub fn session_id(lease: &SandboxLease, generation: i64) -> String {
-    format!("{}-{generation}", lease.uid().unwrap_or_default())
+    let kind = if lease.spec.use_sessions { "" } else { "w" };
+    format!("{}-{kind}{generation}", lease.uid().unwrap_or_default())
 }
 
 /// How soon to look again at what Daytona is changing: the longer it takes, the later.

@@ -27,6 +27,9 @@ pub struct Told {
     connection: Option<ConnectionStatus>,
     sandbox: Option<SandboxStatus>,
     session: Option<SessionStatus>,
+    workspace: Option<SessionStatus>,
+    /// Whether commands go into a session.
+    sessions: bool,
     ready: Option<Said>,
     credentials: Option<Said>,
     sandbox_ready: Option<Said>,
@@ -54,6 +57,8 @@ impl Told {
             connection,
             sandbox: recorded.sandbox,
             session: recorded.session,
+            workspace: recorded.workspace,
+            sessions: lease.spec.use_sessions,
             ready: None,
             credentials,
             sandbox_ready: None,
@@ -216,22 +221,29 @@ impl Told {
         }
     }
 
-    /// Records the intent to open a session of this generation.
+    /// Records the intent to make a place of this generation for commands: a session, or a workspace alone.
     pub fn renew_session(&mut self, lease: &SandboxLease, generation: i64) {
-        self.session = Some(SessionStatus { id: session_id(lease, generation), generation, creation_time: None });
+        let place = SessionStatus { id: session_id(lease, generation), generation, creation_time: None };
+        *if self.sessions { &mut self.session } else { &mut self.workspace } = Some(place);
     }
 
-    /// The session's shell has answered.
+    /// The session's shell has answered, or the workspace is there.
     pub fn session_lives(&mut self, now: Timestamp) {
-        if let Some(session) = &mut self.session {
-            session.creation_time.get_or_insert_with(|| whole_seconds(now));
+        if let Some(place) = self.session.as_mut().or(self.workspace.as_mut()) {
+            place.creation_time.get_or_insert_with(|| whole_seconds(now));
         }
-        self.ready(Reason::Ready, "the sandbox runs and its session takes commands");
+        self.serving();
     }
 
-    /// Proved: no session of ours is left.
+    /// Commands can be run.
+    pub(super) fn serving(&mut self) {
+        let with = if self.sessions { "its session takes" } else { "takes" };
+        self.ready(Reason::Ready, &format!("the sandbox runs and {with} commands"));
+    }
+
+    /// Proved: no session of ours is left, nor a process that needs the workspace.
     pub(super) fn session_gone(&mut self) {
-        self.session = None;
+        (self.session, self.workspace) = (None, None);
     }
 }
 
@@ -279,6 +291,7 @@ pub fn status(lease: &SandboxLease, told: &Told, gauges: CommandGauges, now: Tim
         connection: told.connection.clone(),
         sandbox: told.sandbox.clone(),
         session: told.session.clone(),
+        workspace: told.workspace.clone(),
         commands: Some(gauges),
         last_handled_reconcile_at: requested_at.or(old.last_handled_reconcile_at),
     }
@@ -294,7 +307,9 @@ fn conditions(mut all: Vec<Condition>, told: &Told, stamp: Stamp) -> Vec<Conditi
     if let Some(ready) = &told.ready {
         set(Type::Ready, ready);
         set(Type::SandboxReady, told.sandbox_ready.as_ref().unwrap_or(ready));
-        set(Type::SessionReady, told.session_ready.as_ref().unwrap_or(ready));
+        if told.sessions {
+            set(Type::SessionReady, told.session_ready.as_ref().unwrap_or(ready));
+        }
         let (truth, reason, message) = ready.clone();
         let abnormal = [
             (Type::Stalled, told.stalled.then(|| (reason, message.clone()))),

@@ -3,10 +3,13 @@
 
 pub mod backoff;
 pub mod command;
+mod command_end;
+mod command_seen;
 mod command_status;
 pub mod lease;
 mod lease_seen;
 mod lease_status;
+pub mod logs;
 pub mod outcome;
 pub mod queue;
 mod release;

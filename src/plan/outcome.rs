@@ -1,8 +1,8 @@
 //! What an ended command is recorded as.
 
 use crate::{
-    api::{CommandReason, OutputStatus},
-    shell::{How, Stream, Streams, last_line, render},
+    api::{CommandReason, LogRef, OutputStatus},
+    shell::{How, Output, Outputs},
 };
 
 /// The terminal result of a command.
@@ -17,23 +17,22 @@ pub struct Outcome {
     /// How long it ran in the sandbox, in milliseconds.
     pub milliseconds: Option<i64>,
     /// What it wrote, as far as it is known.
-    pub streams: Option<Streams>,
+    pub outputs: Option<Outputs>,
 }
 
 impl Outcome {
     /// An outcome without exit code and output.
     #[must_use]
     pub fn without_result(reason: CommandReason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), exit_code: None, milliseconds: None, streams: None }
+        Self { reason, message: message.into(), exit_code: None, milliseconds: None, outputs: None }
     }
 
     /// The outcome of a command that ended by itself.
     #[must_use]
-    pub fn ended(code: i32, milliseconds: i64, how: How, streams: Streams) -> Self {
+    pub fn ended(code: i32, milliseconds: i64, how: How, outputs: Outputs) -> Self {
         let (reason, message) = match (how, code) {
             (How::NotStarted, _) => {
-                let why = last_line(&render(&streams.stderr).tail)
-                    .unwrap_or_else(|| "its files could not be made".to_owned());
+                let why = outputs.stderr.last_line.as_deref().unwrap_or("its files could not be made");
                 (CommandReason::StartFailed, format!("nothing ran: {why}"))
             }
             (_, 0) => (CommandReason::Succeeded, "exit code 0".to_owned()),
@@ -53,7 +52,7 @@ impl Outcome {
             How::Full | How::NotStarted => message,
         };
         let exit_code = (how != How::NotStarted).then_some(code);
-        Self { reason, message, exit_code, milliseconds: Some(milliseconds), streams: Some(streams) }
+        Self { reason, message, exit_code, milliseconds: Some(milliseconds), outputs: Some(outputs) }
     }
 
     /// The same result under the reason for which it was ended.
@@ -67,14 +66,14 @@ impl Outcome {
 
 /// What `status` shows of an output.
 #[must_use]
-pub fn shown(stream: &Stream) -> OutputStatus {
-    let rendered = render(stream);
+pub fn shown(output: &Output, log_ref: Option<LogRef>) -> OutputStatus {
     OutputStatus {
-        encoding: (!rendered.tail.is_empty()).then(|| if rendered.lossy { "utf-8-lossy" } else { "utf-8" }.to_owned()),
-        tail: rendered.tail,
-        bytes: i64::try_from(stream.bytes).unwrap_or(i64::MAX),
-        truncated: rendered.truncated,
-        sha256: stream.sha256.clone(),
+        encoding: (!output.tail.is_empty()).then(|| if output.lossy { "utf-8-lossy" } else { "utf-8" }.to_owned()),
+        tail: output.tail.clone(),
+        bytes: i64::try_from(output.bytes).unwrap_or(i64::MAX),
+        truncated: output.truncated,
+        sha256: output.sha256.clone(),
+        log_ref,
     }
 }
 
@@ -95,7 +94,7 @@ mod tests {
     use super::*;
 
     fn reason(code: i32, how: How) -> (CommandReason, Option<i32>) {
-        let outcome = Outcome::ended(code, 10, how, Streams::default());
+        let outcome = Outcome::ended(code, 10, how, Outputs::default());
         (outcome.reason, outcome.exit_code)
     }
 

@@ -4,7 +4,9 @@
 mod job;
 mod output;
 mod protocol;
+mod redact;
 
 pub use job::{Fetch, Job, Unfit, Upload};
-pub use output::{Rendered, Stream, Streams, TAIL_BYTES, last_line, render};
+pub use output::{Kept, Output, Outputs, Stream, Streams};
 pub use protocol::{Answer, Attempt, Garbled, How, Workspace};
+pub use redact::Redactor;

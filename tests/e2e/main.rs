@@ -8,11 +8,16 @@
     reason = "all of this is tests"
 )]
 
+mod cancel;
 mod chart;
 mod commands;
 mod connection;
 mod faults;
+mod inputs;
 mod lifecycle;
+mod logs;
+mod one_shot;
+mod persist;
 mod restart;
 mod schema;
 mod world;

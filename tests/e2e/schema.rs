@@ -1,5 +1,7 @@
 //! What the apiserver itself refuses and accepts: every rule of the schema, tried by `kubectl apply`.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use dev::kubectl::Kubectl;
 use serde_json::{Value, json};
 
@@ -29,11 +31,14 @@ fn with(manifest: &str, name: &str, pointer: &str, value: Value) -> Value {
     manifest
 }
 
+static CASES: AtomicU32 = AtomicU32::new(0);
+
 /// What is set where, and a part of the refusal (nothing: it is accepted).
 type Case = (&'static str, Value, Option<&'static str>);
 
 async fn try_all(kubectl: &Kubectl, manifest: &str, cases: Vec<Case>) {
-    for (number, (pointer, value, refusal)) in cases.into_iter().enumerate() {
+    for (pointer, value, refusal) in cases {
+        let number = CASES.fetch_add(1, Ordering::Relaxed);
         let manifest = with(manifest, &format!("case-{number}"), pointer, value.clone());
         let shown: String = value.to_string().chars().take(80).collect();
         match (apply(kubectl, &manifest).await, refusal) {
@@ -53,13 +58,12 @@ async fn a_lease_is_refused_where_it_can_be_seen_to_be_wrong() {
     let secret = "/spec/connection/apiKeySecretRef";
     let cases: Vec<Case> = vec![
         ("/spec", Value::Null, Some("spec: Required value")),
-        ("/spec", json!({}), Some("set useSessions: true")),
+        ("/spec", json!({}), None),
         ("/spec", json!({ "useSessions": true }), None),
-        (
-            "/spec/useSessions",
-            json!(false),
-            Some("one-shot commands (useSessions: false, the default) are not supported yet"),
-        ),
+        ("/spec", json!({ "maxParallelCommands": 64 }), None),
+        ("/spec", json!({ "maxParallelCommands": 0 }), Some("should be greater than or equal to 1")),
+        ("/spec", json!({ "maxParallelCommands": 65 }), Some("should be less than or equal to 64")),
+        ("/spec/maxParallelCommands", json!(2), Some("maxParallelCommands needs useSessions: false")),
         ("/spec/useSessions", json!("yes"), Some("must be of type boolean")),
         ("/spec/surprise", json!(1), Some("unknown field \"spec.surprise\"")),
         (url, json!("https://daytona.example/api"), None),
@@ -99,7 +103,7 @@ async fn a_command_is_refused_where_it_can_be_seen_to_be_wrong() {
     let longest = "\"\\\n'".repeat(16_384);
     let cases: Vec<Case> = vec![
         ("/spec", Value::Null, Some("spec: Required value")),
-        (script, Value::Null, Some("spec.script: Required value")),
+        (script, Value::Null, Some("set exactly one of script, scriptFrom and command")),
         (script, json!(""), Some("should be at least 1 chars long")),
         (script, json!("a\u{0}b"), Some("a script cannot contain NUL")),
         (script, json!("x".repeat(65_536)), None),
@@ -119,9 +123,82 @@ async fn a_command_is_refused_where_it_can_be_seen_to_be_wrong() {
         (name, json!("../x"), Some("should match")),
         (name, json!("x".repeat(254)), Some("may not be more than 253")),
         ("/spec/leaseRef", Value::Null, Some("spec.leaseRef: Required value")),
-        ("/spec/shell", json!(["zsh"]), Some("unknown field \"spec.shell\"")),
+        ("/spec/surprise", json!(1), Some("unknown field \"spec.surprise\"")),
     ];
     try_all(&kubectl, &command("x", "l", "true"), cases).await;
+}
+
+#[allow(clippy::too_many_lines, reason = "a table")]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_command_runs_with_is_refused_where_it_can_be_seen_to_be_wrong() {
+    let kubectl = namespace("schema-inputs").await;
+    let key = || json!({ "name": "s", "key": "k" });
+    let env = |name: &str| json!([{ "name": name, "value": "v" }]);
+    let cases: Vec<Case> = vec![
+        ("/spec/command", json!(["true"]), Some("set exactly one of script, scriptFrom and command")),
+        ("/spec/scriptFrom", json!({ "configMapKeyRef": key() }), Some("set exactly one of script")),
+        ("/spec/shell", json!(["python3", "-u"]), None),
+        ("/spec/shell", json!([]), Some("should have at least 1 items")),
+        ("/spec/shell", json!([""]), Some("the program cannot be empty")),
+        ("/spec/shellState", json!("Persist"), None),
+        ("/spec/shellState", json!("Shared"), Some("Unsupported value: \"Shared\"")),
+        ("/spec/workingDir", json!("/srv/app"), None),
+        ("/spec/workingDir", json!("app/..x"), None),
+        ("/spec/workingDir", json!("app/../../etc"), Some("workingDir cannot contain ..")),
+        ("/spec/workingDir", json!(".."), Some("workingDir cannot contain ..")),
+        ("/spec/workingDir", json!("a\nb"), Some("should match")),
+        ("/spec/env", env("PATH"), None),
+        ("/spec/env", env("1ST"), Some("should match")),
+        ("/spec/env", env("A-B"), Some("should match")),
+        ("/spec/env", env("UID"), Some("this name cannot be set")),
+        ("/spec/env", env("DTC_ATTEMPT"), Some("this name cannot be set")),
+        ("/spec/env", json!([{ "name": "A" }]), Some("set exactly one of value and valueFrom")),
+        ("/spec/env", json!([{ "name": "A", "value": "a\u{0}" }]), Some("a value cannot contain NUL")),
+        ("/spec/env", json!([{ "name": "A", "value": "x".repeat(32_768) }]), None),
+        ("/spec/env", json!([{ "name": "A", "value": "x".repeat(32_769) }]), Some("may not be more than 32768")),
+        ("/spec/env", json!([{ "name": "A", "value": "1" }, { "name": "A", "value": "2" }]), Some("Duplicate value")),
+        ("/spec/env", json!([{ "name": "A", "valueFrom": {} }]), Some("set exactly one of secretKeyRef and")),
+        ("/spec/env", json!([{ "name": "A", "valueFrom": { "secretKeyRef": key() } }]), None),
+        (
+            "/spec/env",
+            json!([{ "name": "A", "valueFrom": { "secretKeyRef": key(), "configMapKeyRef": key() } }]),
+            Some("set exactly one of secretKeyRef and"),
+        ),
+        ("/spec/envFrom", json!([{ "secretRef": { "name": "s" }, "prefix": "APP_" }]), None),
+        ("/spec/envFrom", json!([{ "prefix": "APP_" }]), Some("set exactly one of secretRef and configMapRef")),
+        ("/spec/envFrom", json!([{ "secretRef": { "name": "s" }, "prefix": "1" }]), Some("should match")),
+        ("/spec/stdin", json!({ "value": "a\u{0}b" }), None),
+        ("/spec/stdin", json!({}), Some("set exactly one of value, configMapKeyRef and secretKeyRef")),
+        ("/spec/stdin", json!({ "value": "", "secretKeyRef": key() }), Some("set exactly one of value")),
+        ("/spec/startingDeadlineSeconds", json!(0), Some("should be greater than or equal to 1")),
+        ("/spec/terminationGracePeriodSeconds", json!(601), Some("should be less than or equal to 600")),
+        ("/spec/order", json!(-1000), None),
+        ("/spec/order", json!(1001), Some("should be less than or equal to 1000")),
+        ("/spec/cancel", json!("yes"), Some("must be of type boolean")),
+        ("/spec/logs", json!({ "store": "Secret", "tailBytes": 16384, "maxBytes": 524_288 }), None),
+        ("/spec/logs", json!({ "store": "Disk" }), Some("Unsupported value: \"Disk\"")),
+        ("/spec/logs", json!({ "tailBytes": 16385 }), Some("should be less than or equal to 16384")),
+        ("/spec/logs", json!({ "maxBytes": -1 }), Some("should be greater than or equal to 0")),
+    ];
+    try_all(&kubectl, &command("x", "l", "true"), cases).await;
+    let mut argv: Value = serde_json::from_str(&command("x", "l", "true")).unwrap();
+    argv["spec"].as_object_mut().unwrap().remove("script");
+    let cases: Vec<Case> = vec![
+        ("/spec/command", json!(["printf", "%s", "a b"]), None),
+        ("/spec/command", json!([]), Some("should have at least 1 items")),
+        ("/spec/command", json!([""]), Some("the program cannot be empty")),
+        ("/spec/command", json!(["a", "b\u{0}"]), Some("an argument cannot contain NUL")),
+        ("/spec/command", json!(vec!["a"; 257]), Some("must have at most 256 items")),
+        ("/spec/scriptFrom", json!({ "configMapKeyRef": key() }), None),
+        ("/spec/scriptFrom", json!({}), Some("configMapKeyRef: Required value")),
+    ];
+    try_all(&kubectl, &argv.to_string(), cases).await;
+    argv["spec"]["command"] = json!(["true"]);
+    let cases: Vec<Case> = vec![
+        ("/spec/shell", json!(["bash"]), Some("it cannot be set beside command")),
+        ("/spec/shellState", json!("Persist"), Some("Persist needs a script and the login shell")),
+    ];
+    try_all(&kubectl, &argv.to_string(), cases).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -150,6 +227,19 @@ async fn what_is_immutable_stays() {
         let error = apply(&kubectl, &with(&text, "c", pointer, value)).await.unwrap_err();
         assert!(error.contains("a command runs once"), "{pointer}: {error}");
     }
+    for (pointer, value) in [
+        ("/spec/env", json!([{ "name": "A", "value": "1" }])),
+        ("/spec/stdin", json!({ "value": "x" })),
+        ("/spec/order", json!(1)),
+        ("/spec/logs", json!({ "store": "None" })),
+        ("/spec/shellState", json!("Persist")),
+        ("/spec/startingDeadlineSeconds", json!(9)),
+    ] {
+        let error = apply(&kubectl, &with(&text, "c", pointer, value)).await.unwrap_err();
+        assert!(error.contains("is immutable: a command runs once"), "{pointer}: {error}");
+    }
+    apply(&kubectl, &with(&text, "c", "/spec/cancel", json!(true))).await.unwrap();
+    apply(&kubectl, &with(&text, "c", "/spec/cancel", json!(false))).await.unwrap();
     // What a GitOps tool does all day: the same manifest again.
     apply(&kubectl, &serde_json::from_str(&text).unwrap()).await.unwrap();
     let diff = kubectl.run_with_input(&["diff", "-f", "-"], &text).await.unwrap();

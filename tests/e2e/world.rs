@@ -293,6 +293,26 @@ pub(crate) fn lease(name: &str) -> String {
     .to_string()
 }
 
+/// Manifest of a lease without sessions, in which so many commands may run at once.
+pub(crate) fn one_shot(name: &str, parallel: u32) -> String {
+    let mut manifest: Value = serde_json::from_str(&lease(name)).unwrap();
+    manifest["spec"]["useSessions"] = false.into();
+    manifest["spec"]["maxParallelCommands"] = parallel.into();
+    manifest.to_string()
+}
+
+/// Manifest of a command with this spec, in the lease `l`.
+pub(crate) fn with_spec(name: &str, spec: &Value) -> String {
+    let mut manifest: Value = serde_json::from_str(&command(name, "l", "true")).unwrap();
+    for (key, value) in spec.as_object().unwrap() {
+        manifest["spec"][key] = value.clone();
+    }
+    if spec.get("command").is_some() || spec.get("scriptFrom").is_some() {
+        manifest["spec"].as_object_mut().unwrap().remove("script");
+    }
+    manifest.to_string()
+}
+
 /// Manifest of a command.
 pub(crate) fn command(name: &str, lease: &str, script: &str) -> String {
     json!({

@@ -40,11 +40,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{/* What the controller may do in the namespaces that it watches, beside what it may do with its own two kinds. Each
 verb is used, and `tests/chart.rs` says by what. */}}
 {{- define "daytona-controller.namespaceRules" -}}
-# The watch asks for metadata alone, and a value is read only when a lease names the Secret. RBAC can say neither: who
-# may list Secrets may read them. watchNamespaces bounds where.
+# The watches ask for metadata alone, and a value is read only when a lease or a command names the Secret or ConfigMap.
+# RBAC can say neither: who may list Secrets may read them. watchNamespaces bounds where. Logs of commands are stored in
+# new ConfigMaps, or Secrets where the command says so; nothing is changed or deleted.
 - apiGroups: [""]
-  resources: [secrets]
-  verbs: [get, list, watch]
+  resources: [secrets, configmaps]
+  verbs: [get, list, watch, create]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]

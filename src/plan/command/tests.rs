@@ -1,9 +1,12 @@
 //! Decisions as tables: what is known in, what is to be done out.
 
-use super::*;
+use std::sync::Arc;
+
+use super::{super::queue::Turn, *};
 use crate::{
-    api::{SandboxCommandSpec, condition},
-    shell::{How, Streams},
+    api::{OutputReason, SandboxCommandSpec, condition},
+    plan::logs::Stored,
+    shell::{How, Output, Outputs},
 };
 
 const BOUND: &str = "lease-uid";
@@ -41,7 +44,7 @@ fn running() -> SandboxCommand {
         lease_uid: Some(BOUND.to_owned()),
         sandbox_id: Some("box".to_owned()),
         session_id: Some("session-1".to_owned()),
-        session_generation: Some(1),
+        session_generation: Some(2),
         attempts: Some(1),
         start_time: Some(Time(at(0))),
         ..SandboxCommandStatus::default()
@@ -49,7 +52,8 @@ fn running() -> SandboxCommand {
 }
 
 fn up(session: &str, epoch: u64) -> Sandbox {
-    Sandbox::Up { id: "box".to_owned(), session: session.to_owned(), generation: 2, epoch, trusted: true }
+    let place = Place { launcher: Launcher::Session, id: session.to_owned(), generation: 2 };
+    Sandbox::Up { id: "box".to_owned(), place, epoch, trusted: true }
 }
 
 fn present(sandbox: Sandbox) -> Lease {
@@ -61,15 +65,20 @@ fn terminating(sandbox: Sandbox) -> Lease {
 }
 
 fn seen(lease: Lease) -> Observed {
-    Observed { lease, ahead: 0, sent: Sent::default() }
+    Observed {
+        lease,
+        turn: Turn { ahead: 0, now: true },
+        inputs: Inputs::Ready { secrets: None },
+        sent: Sent::default(),
+    }
 }
 
-fn answered(lease: Lease, answer: Answer) -> Observed {
+fn answered(lease: Lease, answer: Answer<Arc<Outputs>>) -> Observed {
     Observed { sent: Sent { answer: Some(answer), epoch: Some(1), times: 1, ..Sent::default() }, ..seen(lease) }
 }
 
 /// As the answer of a kill.
-fn killed(lease: Lease, answer: Answer) -> Observed {
+fn killed(lease: Lease, answer: Answer<Arc<Outputs>>) -> Observed {
     let mut observed = answered(lease, answer);
     observed.sent.killed = true;
     observed
@@ -84,8 +93,12 @@ fn after_telling(command: &SandboxCommand, observed: &Observed, at: Timestamp) -
     (message, decide(&told, observed, at))
 }
 
-fn done(code: i32, killed: bool) -> Answer {
-    Answer::Done { killed, code, milliseconds: 10, how: How::Full, streams: Streams::default() }
+fn done(code: i32, killed: bool) -> Answer<Arc<Outputs>> {
+    Answer::Done { killed, code, milliseconds: 10, how: How::Full, streams: Arc::default() }
+}
+
+fn died() -> Answer<Arc<Outputs>> {
+    Answer::Died { streams: Arc::default(), session_lives: false }
 }
 
 /// State, reason of Succeeded and exit code of the status that is to be written.
@@ -112,7 +125,7 @@ fn a_new_command_says_what_it_waits_for() {
     for sandbox in [Sandbox::Unknown, Sandbox::Down, Sandbox::Lost] {
         waits(&other(present(sandbox)), Reason::WaitingForLease);
     }
-    let behind = Observed { ahead: 3, ..seen(present(up("s", 1))) };
+    let behind = Observed { turn: Turn { ahead: 3, now: false }, ..seen(present(up("s", 1))) };
     let step = decide(&new, &behind, at(0));
     waits(&step, Reason::Queued);
     let Step::Record(status, Again::After(_)) = step else { panic!() };
@@ -123,7 +136,7 @@ fn a_new_command_says_what_it_waits_for() {
 
 #[test]
 fn nothing_is_written_twice() {
-    let behind = Observed { ahead: 3, ..seen(present(up("s", 1))) };
+    let behind = Observed { turn: Turn { ahead: 3, now: false }, ..seen(present(up("s", 1))) };
     let Step::Record(status, _) = decide(&command(SandboxCommandStatus::default()), &behind, at(0)) else { panic!() };
     assert!(matches!(decide(&command(*status), &behind, at(500)), Step::Look(_)));
 }
@@ -151,13 +164,13 @@ fn the_last_word_of_the_sandbox_is_the_outcome() {
     ends(&say(done(3, false)), Reason::NonZeroExit, Some(3));
     ends(&say(done(137, false)), Reason::Signalled, Some(137));
     assert_eq!(
-        say(Answer::Died(Streams::default())),
-        Step::Kill { after: 0 },
+        say(died()),
+        Step::Kill { grace: 10, after: 0 },
         "what its runner left behind goes first"
     );
-    let died = killed(present(up("session-1", 1)), Answer::Died(Streams::default()));
+    let died = killed(present(up("session-1", 1)), died());
     ends(&decide(&running(), &died, at(5)), Reason::SessionLost, None);
-    assert_eq!(say(Answer::Lost), Step::Kill { after: 0 });
+    assert_eq!(say(Answer::Lost), Step::Kill { grace: 10, after: 0 });
     let ended = killed(present(up("session-1", 1)), done(143, true));
     ends(&decide(&running(), &ended, at(5)), Reason::OutcomeUnknown, None);
     let lost = killed(present(up("session-1", 1)), Answer::Lost);
@@ -211,20 +224,20 @@ fn time_deletion_and_the_leases_end_stop_it() {
     assert_eq!(decide(&running(), &seen(ready()), at(60)), Step::Wait, "never before its time");
     let (message, step) = after_telling(&running(), &seen(ready()), at(61));
     assert!(message.contains("being ended") && message.contains("timeoutSeconds (60)"), "{message}");
-    assert_eq!(step, Step::Kill { after: 60 });
-    assert_eq!(after_telling(&deleted(running()), &seen(ready()), at(5)).1, Step::Kill { after: 0 });
-    assert_eq!(after_telling(&running(), &seen(terminating(up("session-1", 1))), at(5)).1, Step::Kill { after: 0 });
+    assert_eq!(step, Step::Kill { grace: 10, after: 60 });
+    assert_eq!(after_telling(&deleted(running()), &seen(ready()), at(5)).1, Step::Kill { grace: 10, after: 0 });
+    assert_eq!(after_telling(&running(), &seen(terminating(up("session-1", 1))), at(5)).1, Step::Kill { grace: 10, after: 0 });
 
     let stopped = |command: SandboxCommand, lease, answer| decide(&command, &killed(lease, answer), at(61));
     ends(&stopped(running(), ready(), done(143, true)), Reason::TimedOut, Some(143));
     ends(&stopped(running(), ready(), done(0, false)), Reason::Succeeded, Some(0));
-    ends(&stopped(running(), ready(), Answer::Died(Streams::default())), Reason::TimedOut, None);
+    ends(&stopped(running(), ready(), died()), Reason::TimedOut, None);
     ends(&stopped(deleted(running()), ready(), done(143, true)), Reason::Cancelled, Some(143));
     ends(&stopped(deleted(running()), ready(), Answer::Fenced), Reason::Cancelled, None);
     ends(&stopped(running(), terminating(up("session-1", 1)), done(143, true)), Reason::LeaseEnded, Some(143));
     ends(&stopped(running(), terminating(up("session-1", 1)), Answer::Fenced), Reason::LeaseEnded, None);
     let survivors = answered(ready(), Answer::Survivors);
-    assert_eq!(after_telling(&running(), &survivors, at(61)).1, Step::Kill { after: 60 });
+    assert_eq!(after_telling(&running(), &survivors, at(61)).1, Step::Kill { grace: 10, after: 60 });
 }
 
 #[test]
@@ -244,15 +257,15 @@ fn not_knowing_decides_nothing() {
 
 #[test]
 fn a_session_that_is_suspected_gets_nothing_more() {
-    let Sandbox::Up { id, session, generation, epoch, .. } = up("session-1", 2) else { panic!() };
+    let Sandbox::Up { id, place, epoch, .. } = up("session-1", 2) else { panic!() };
     let suspected =
-        || present(Sandbox::Up { id: id.clone(), session: session.clone(), generation, epoch, trusted: false });
+        || present(Sandbox::Up { id: id.clone(), place: place.clone(), epoch, trusted: false });
     waits(&decide(&command(SandboxCommandStatus::default()), &seen(suspected()), at(0)), Reason::WaitingForLease);
     for answer in [Answer::Unseen, Answer::Fenced] {
         assert!(matches!(decide(&running(), &answered(suspected(), answer), at(5)), Step::Look(_)));
     }
     let lost = answered(suspected(), Answer::Lost);
-    assert_eq!(decide(&running(), &lost, at(5)), Step::Kill { after: 0 }, "but what runs can be ended");
+    assert_eq!(decide(&running(), &lost, at(5)), Step::Kill { grace: 10, after: 0 }, "but what runs can be ended");
 }
 
 #[test]
@@ -313,4 +326,112 @@ fn a_command_that_was_never_sent_can_be_deleted_at_once() {
         Step::Rest,
         "no finalizer is put on a dying object"
     );
+}
+
+fn one_shot(epoch: u64) -> Sandbox {
+    let place = Place { launcher: Launcher::OneShot, id: "lease-uid-w1".to_owned(), generation: 1 };
+    Sandbox::Up { id: "box".to_owned(), place, epoch, trusted: true }
+}
+
+#[test]
+fn a_command_without_a_session_is_started_in_the_workspace() {
+    let new = ours(command(SandboxCommandStatus::default()));
+    let Step::Record(status, Again::AtOnce) = decide(&new, &seen(present(one_shot(1))), at(0)) else { panic!() };
+    assert_eq!((status.workspace_id.as_deref(), status.session_id.as_deref()), (Some("lease-uid-w1"), None));
+    let status = SandboxCommandStatus { session_id: None, session_generation: None, ..*status };
+    let started = ours(command(status));
+    let mut fresh = seen(present(one_shot(1)));
+    fresh.sent.fresh = true;
+    assert_eq!(decide(&started, &fresh, at(1)), Step::Submit { epoch: 1 });
+    // Fenced by a kill that came too early: there is no session to be doubted.
+    let again = decide(&started, &answered(present(one_shot(1)), Answer::Fenced), at(1));
+    let Step::Record(status, Again::AtOnce) = again else { panic!("{again:?}") };
+    assert_eq!(status.attempts, Some(2));
+}
+
+#[test]
+fn what_is_missing_is_waited_for_and_what_cannot_run_is_told() {
+    let new = ours(command(SandboxCommandStatus::default()));
+    let with = |sandbox: Sandbox, inputs: Inputs| Observed { inputs, ..seen(present(sandbox)) };
+    let missing = || Inputs::Missing(Reason::SecretNotFound, "waiting for Secret \"s\"".to_owned());
+    for sandbox in [up("session-1", 1), Sandbox::Down] {
+        waits(&decide(&new, &with(sandbox, missing()), at(0)), Reason::SecretNotFound);
+    }
+    let unfit = Inputs::Unfit("Secret \"s\" has no key \"k\"".to_owned());
+    ends(&decide(&new, &with(Sandbox::Down, unfit.clone()), at(0)), Reason::StartFailed, None);
+    // Recorded as running, never started, and the Secret is gone meanwhile.
+    let unseen = |inputs| Observed { inputs, ..answered(present(up("session-1", 1)), Answer::Unseen) };
+    let Step::Record(told, Again::After(_)) = decide(&running(), &unseen(missing()), at(1)) else { panic!() };
+    assert_eq!(told.state, Some(CommandState::Running));
+    assert_eq!(decide(&running(), &unseen(unfit.clone()), at(1)), Step::Fence);
+    let fenced = Observed { inputs: unfit, ..answered(present(up("session-1", 1)), Answer::Fenced) };
+    ends(&decide(&running(), &fenced, at(1)), Reason::StartFailed, None);
+    // With another version of the Secret than was recorded, that is recorded first.
+    let other = unseen(Inputs::Ready { secrets: Some("v2".to_owned()) });
+    let Step::Record(told, Again::AtOnce) = decide(&running(), &other, at(1)) else { panic!() };
+    assert_eq!((told.secrets_version.as_deref(), told.attempts), (Some("v2"), Some(1)));
+}
+
+#[test]
+fn a_cancelled_command_is_not_started_and_a_running_one_is_ended() {
+    let cancelled = |mut command: SandboxCommand| {
+        command.spec.cancel = true;
+        command
+    };
+    let queued = cancelled(command(SandboxCommandStatus::default()));
+    ends(&decide(&queued, &seen(Lease::Missing), at(0)), Reason::Cancelled, None);
+    let ready = || present(up("session-1", 1));
+    let runs = cancelled(running());
+    let (message, step) = after_telling(&runs, &seen(ready()), at(5));
+    assert!(message.contains("spec.cancel"), "{message}");
+    assert_eq!(step, Step::Kill { grace: 10, after: 0 });
+    ends(&decide(&runs, &killed(ready(), done(143, true)), at(5)), Reason::Cancelled, Some(143));
+    ends(&decide(&runs, &killed(ready(), done(0, false)), at(5)), Reason::Succeeded, Some(0));
+    // Set back to false: it was seen.
+    let Step::Record(told, _) = decide(&runs, &seen(ready()), at(5)) else { panic!() };
+    assert_eq!(told.cancel_time, Some(Time(at(5))));
+    let back = SandboxCommand { status: Some(*told), ..running() };
+    assert_eq!(decide(&back, &seen(ready()), at(6)), Step::Kill { grace: 10, after: 0 });
+}
+
+#[test]
+fn a_command_that_was_not_started_in_time_never_runs() {
+    let mut late = command(SandboxCommandStatus::default());
+    late.metadata.creation_timestamp = Some(Time(at(0)));
+    late.spec.starting_deadline_seconds = Some(5);
+    let Step::Record(status, Again::After(look)) = decide(&late, &seen(Lease::Missing), at(2)) else { panic!() };
+    assert_eq!((status.state, look), (Some(CommandState::Queued), Duration::from_secs(3)));
+    ends(&decide(&late, &seen(Lease::Missing), at(5)), Reason::StartDeadlineExceeded, None);
+}
+
+#[test]
+fn logs_are_stored_before_the_outcome_is_told() {
+    let output = Output { bytes: 9, truncated: true, log: Some(b"the log".to_vec()), ..Output::default() };
+    let outputs = Arc::new(Outputs { stdout: output, stderr: Output::default() });
+    let answer = Answer::Done { killed: false, code: 0, milliseconds: 1, how: How::Full, streams: outputs };
+    let mut observed = answered(present(up("session-1", 1)), answer);
+    let Step::Store(logs) = decide(&running(), &observed, at(1)) else { panic!() };
+    assert_eq!((logs.len(), logs[0].content.as_slice()), (1, b"the log".as_slice()));
+    let refs = vec![logs[0].at.clone()];
+    let stored = |complete, reason| Stored { refs: refs.clone(), complete, reason, message: "m".to_owned() };
+    observed.sent.stored = Some(stored(true, OutputReason::Stored));
+    let Step::Record(status, _) = decide(&running(), &observed, at(1)) else { panic!() };
+    assert_eq!(status.stdout.as_ref().unwrap().log_ref.as_ref(), Some(&refs[0]));
+    assert_eq!(condition(&status.conditions, "OutputStored").unwrap().status, "True");
+    observed.sent.withheld = true;
+    let Step::Record(status, _) = decide(&running(), &observed, at(1)) else { panic!() };
+    assert_eq!(condition(&status.conditions, "OutputStored").unwrap().reason, "SecretChanged");
+    // What is about to go takes no log along.
+    observed.sent.stored = None;
+    observed.sent.withheld = false;
+    let Step::Record(status, _) = decide(&deleted(running()), &observed, at(1)) else { panic!() };
+    assert_eq!(condition(&status.conditions, "OutputStored").unwrap().reason, "StoreRefused");
+}
+
+#[test]
+fn a_runner_that_was_killed_is_told_from_a_session_that_was_lost() {
+    let ready = || present(up("session-1", 1));
+    let died = |session_lives| killed(ready(), Answer::Died { streams: Arc::default(), session_lives });
+    ends(&decide(&running(), &died(true), at(1)), Reason::ShellExited, None);
+    ends(&decide(&running(), &died(false), at(1)), Reason::SessionLost, None);
 }

@@ -1,0 +1,75 @@
+//! Stores the log of a command in an object of its own.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{ConfigMap, Secret},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
+use kube::{Api, Client, Resource, ResourceExt, api::PostParams};
+
+use super::MANAGER;
+use crate::api::{COMMAND_UID_LABEL, LOG_BYTES, LogRef, SandboxCommand};
+
+/// What became of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// It is there.
+    Stored,
+    /// The API server does not take it, for this reason; trying again changes nothing.
+    Refused(String),
+}
+
+/// Stores a log, owned by its command. Doing it again is fine.
+///
+/// # Errors
+/// When the API server did not answer, or is busy: try again.
+pub async fn store(client: &Client, command: &SandboxCommand, at: &LogRef, content: Vec<u8>) -> kube::Result<Kept> {
+    let namespace = command.namespace().unwrap_or_default();
+    let metadata = metadata(command, at, content.len());
+    if at.kind == "Secret" {
+        let data = BTreeMap::from([(at.key.clone(), ByteString(content))]);
+        let secret = Secret { metadata, data: Some(data), immutable: Some(true), ..Secret::default() };
+        return create(&Api::namespaced(client.clone(), &namespace), command, &secret).await;
+    }
+    let (text, binary) = match String::from_utf8(content) {
+        Ok(text) => (Some(BTreeMap::from([(at.key.clone(), text)])), None),
+        Err(other) => (None, Some(BTreeMap::from([(at.key.clone(), ByteString(other.into_bytes()))]))),
+    };
+    let map = ConfigMap { metadata, data: text, binary_data: binary, immutable: Some(true) };
+    create(&Api::namespaced(client.clone(), &namespace), command, &map).await
+}
+
+fn metadata(command: &SandboxCommand, at: &LogRef, bytes: usize) -> ObjectMeta {
+    let owner = command.owner_ref(&()).map(|owner| OwnerReference { block_owner_deletion: None, ..owner });
+    let labels = [(COMMAND_UID_LABEL, command.uid().unwrap_or_default()), ("app.kubernetes.io/managed-by", MANAGER.to_owned())];
+    ObjectMeta {
+        name: Some(at.name.clone()),
+        labels: Some(labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()),
+        annotations: Some(BTreeMap::from([(LOG_BYTES.to_owned(), bytes.to_string())])),
+        owner_references: owner.map(|owner| vec![owner]),
+        ..ObjectMeta::default()
+    }
+}
+
+async fn create<K>(api: &Api<K>, command: &SandboxCommand, object: &K) -> kube::Result<Kept>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
+{
+    match api.create(&PostParams::default(), object).await {
+        Ok(_) => Ok(Kept::Stored),
+        Err(kube::Error::Api(status)) if status.is_already_exists() => {
+            // Stored before, when its command's outcome could not be written; or somebody else's.
+            let found = api.get_opt(&object.name_any()).await?;
+            let ours = found.is_some_and(|f| f.owner_references().iter().any(|o| Some(&o.uid) == command.uid().as_ref()));
+            let taken = || format!("{} {} is there already and is not this command's", K::kind(&()), object.name_any());
+            Ok(if ours { Kept::Stored } else { Kept::Refused(taken()) })
+        }
+        // Not allowed, too large, over a quota, or in a namespace that is being deleted.
+        Err(kube::Error::Api(status)) if (400..500).contains(&status.code) && ![408, 429].contains(&status.code) => {
+            Ok(Kept::Refused(status.message.clone()))
+        }
+        Err(error) => Err(error),
+    }
+}

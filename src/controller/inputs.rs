@@ -1,0 +1,246 @@
+//! Reads what a command is to run with: its script, variables and standard input, from the manifest and from the
+//! Secrets and `ConfigMaps` that it names. And what of its output must not be shown.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Write as _,
+    sync::Arc,
+};
+
+use kube::ResourceExt;
+use sha2::{Digest, Sha256};
+
+use super::context::Context;
+use crate::{
+    api::{
+        CommandReason as Reason, EnvSource, EnvVar, KeyRef, ObjectRef, SandboxCommand, SandboxCommandSpec, SourceKind,
+        is_variable_name,
+    },
+    cluster::refs::{Source, source},
+    plan::command::Inputs,
+    shell::{Job, Redactor},
+};
+
+/// What a command runs with.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) job: Job,
+    pub(super) redactor: Redactor,
+    /// Which versions of its Secrets that is.
+    pub(super) secrets: Option<String>,
+}
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub(super) enum Found {
+    Ready(Arc<Prepared>),
+    Missing(Reason, String),
+    Unfit(String),
+}
+
+impl Found {
+    /// As the decision sees it.
+    pub(super) fn seen(&self) -> Inputs {
+        match self {
+            Self::Ready(prepared) => Inputs::Ready { secrets: prepared.secrets.clone() },
+            Self::Missing(reason, message) => Inputs::Missing(*reason, message.clone()),
+            Self::Unfit(message) => Inputs::Unfit(message.clone()),
+        }
+    }
+}
+
+/// Why it cannot be had.
+enum Stop {
+    Missing(Reason, String),
+    Unfit(String),
+    Kube(kube::Error),
+}
+
+impl From<kube::Error> for Stop {
+    fn from(error: kube::Error) -> Self {
+        Self::Kube(error)
+    }
+}
+
+/// Whether anything that it runs with is secret.
+pub(super) fn has_secrets(spec: &SandboxCommandSpec) -> bool {
+    !spec.sources(SourceKind::Secret).is_empty()
+}
+
+/// Reads all that the command runs with.
+pub(super) async fn resolve(command: &SandboxCommand, ctx: &Context) -> kube::Result<Found> {
+    let mut reader = Reader::new(command, ctx);
+    match reader.prepare(&command.spec).await {
+        Ok(prepared) => Ok(Found::Ready(Arc::new(prepared))),
+        Err(Stop::Missing(reason, message)) => Ok(Found::Missing(reason, message)),
+        Err(Stop::Unfit(message)) => Ok(Found::Unfit(message)),
+        Err(Stop::Kube(error)) => Err(error),
+    }
+}
+
+/// What must not be shown of the output of a command that was started with these versions of its Secrets; `None` when
+/// they are there no more.
+pub(super) async fn redactor(
+    command: &SandboxCommand,
+    version: Option<&str>,
+    ctx: &Context,
+) -> kube::Result<Option<Redactor>> {
+    let mut reader = Reader::new(command, ctx);
+    let read = async {
+        reader.variables(&command.spec).await?;
+        reader.stdin(&command.spec).await
+    };
+    match read.await {
+        Err(Stop::Kube(error)) => return Err(error),
+        // What it named in a ConfigMap is of no interest here; a Secret that is gone shows in the version.
+        Ok(_) | Err(Stop::Missing(..) | Stop::Unfit(_)) => {}
+    }
+    Ok((reader.version().as_deref() == version).then(|| Redactor::new(reader.values)))
+}
+
+/// Reads each object once.
+struct Reader<'a> {
+    ctx: &'a Context,
+    namespace: String,
+    known: HashMap<(SourceKind, String), Option<Source>>,
+    /// The secret values that were taken.
+    values: Vec<Vec<u8>>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(command: &SandboxCommand, ctx: &'a Context) -> Self {
+        Self { ctx, namespace: command.namespace().unwrap_or_default(), known: HashMap::new(), values: Vec::new() }
+    }
+
+    async fn prepare(&mut self, spec: &SandboxCommandSpec) -> Result<Prepared, Stop> {
+        let script = match (&spec.script, &spec.command, &spec.script_from) {
+            (Some(script), _, _) => script.clone().into_bytes(),
+            (_, Some(words), _) => Job::argv(words),
+            (_, _, Some(from)) => {
+                let key = &from.config_map_key_ref;
+                self.key(SourceKind::ConfigMap, key).await?.unwrap_or_default()
+            }
+            (None, None, None) => return Err(Stop::Unfit("neither script, scriptFrom nor command is set".to_owned())),
+        };
+        let job = Job {
+            script,
+            interpreter: spec.shell.clone().unwrap_or_default(),
+            working_dir: spec.working_dir.clone(),
+            env: self.variables(spec).await?.into_iter().collect(),
+            stdin: self.stdin(spec).await?,
+            persist: spec.shell_state == crate::api::ShellState::Persist,
+            secret: has_secrets(spec),
+        };
+        job.check().map_err(|unfit| Stop::Unfit(unfit.to_string()))?;
+        let secrets = self.version();
+        Ok(Prepared { job, redactor: Redactor::new(std::mem::take(&mut self.values)), secrets })
+    }
+
+    /// The environment; a later source wins, and a variable of its own over all sources.
+    async fn variables(&mut self, spec: &SandboxCommandSpec) -> Result<BTreeMap<String, Vec<u8>>, Stop> {
+        let mut all = BTreeMap::new();
+        for from in &spec.env_from {
+            all.extend(self.all_keys(from).await?);
+        }
+        for variable in &spec.env {
+            if let Some(value) = self.variable(variable).await? {
+                all.insert(variable.name.clone(), value);
+            }
+        }
+        Ok(all)
+    }
+
+    async fn variable(&mut self, variable: &EnvVar) -> Result<Option<Vec<u8>>, Stop> {
+        let from = variable.value_from.as_ref();
+        match (&variable.value, from.and_then(|f| f.secret_key_ref.as_ref()), from) {
+            (Some(value), _, _) => Ok(Some(value.clone().into_bytes())),
+            (_, Some(key), _) => self.key(SourceKind::Secret, key).await,
+            (_, _, Some(from)) => match &from.config_map_key_ref {
+                Some(key) => self.key(SourceKind::ConfigMap, key).await,
+                None => Ok(None),
+            },
+            (None, None, None) => Ok(None),
+        }
+    }
+
+    /// All keys that can be variables. As with a pod, the others are left out.
+    async fn all_keys(&mut self, from: &EnvSource) -> Result<BTreeMap<String, Vec<u8>>, Stop> {
+        let prefix = from.prefix.as_deref().unwrap_or_default();
+        let (kind, object) = match (&from.secret_ref, &from.config_map_ref) {
+            (Some(object), _) => (SourceKind::Secret, object),
+            (None, Some(object)) => (SourceKind::ConfigMap, object),
+            (None, None) => return Ok(BTreeMap::new()),
+        };
+        let Some(source) = self.object(kind, object).await? else { return Ok(BTreeMap::new()) };
+        let named = source.data.iter().map(|(key, value)| (format!("{prefix}{key}"), value.clone()));
+        let all: BTreeMap<String, Vec<u8>> = named.filter(|(name, _)| is_variable_name(name)).collect();
+        if kind == SourceKind::Secret {
+            self.values.extend(all.values().cloned());
+        }
+        Ok(all)
+    }
+
+    async fn stdin(&mut self, spec: &SandboxCommandSpec) -> Result<Option<Vec<u8>>, Stop> {
+        let Some(stdin) = &spec.stdin else { return Ok(None) };
+        match (&stdin.value, &stdin.secret_key_ref, &stdin.config_map_key_ref) {
+            (Some(text), _, _) => Ok(Some(text.clone().into_bytes())),
+            (_, Some(key), _) => self.key(SourceKind::Secret, key).await,
+            (_, _, Some(key)) => self.key(SourceKind::ConfigMap, key).await,
+            (None, None, None) => Ok(None),
+        }
+    }
+
+    /// A value; `None` when it is optional and not there.
+    async fn key(&mut self, kind: SourceKind, key: &KeyRef) -> Result<Option<Vec<u8>>, Stop> {
+        let object = ObjectRef { name: key.name.clone(), optional: key.optional };
+        let Some(source) = self.object(kind, &object).await? else { return Ok(None) };
+        match source.data.get(&key.key).cloned() {
+            Some(value) => {
+                if kind == SourceKind::Secret {
+                    self.values.push(value.clone());
+                }
+                Ok(Some(value))
+            }
+            None if key.optional => Ok(None),
+            None => {
+                let (kind, name) = (kind.as_str(), &key.name);
+                Err(Stop::Unfit(format!("{kind} {name:?} has no key {:?}; add it and create another command", key.key)))
+            }
+        }
+    }
+
+    async fn object(&mut self, kind: SourceKind, object: &ObjectRef) -> Result<Option<&Source>, Stop> {
+        let place = (kind, object.name.clone());
+        if !self.known.contains_key(&place) {
+            let found = source(&self.ctx.client, &self.namespace, kind, &object.name).await?;
+            self.known.insert(place.clone(), found);
+        }
+        match self.known.get(&place) {
+            Some(Some(source)) => Ok(Some(source)),
+            _ if object.optional => Ok(None),
+            _ => {
+                let reason = match kind {
+                    SourceKind::Secret => Reason::SecretNotFound,
+                    SourceKind::ConfigMap => Reason::ConfigMapNotFound,
+                };
+                let (kind, name) = (kind.as_str(), &object.name);
+                Err(Stop::Missing(reason, format!("waiting for {kind} {name:?} in this namespace; create it")))
+            }
+        }
+    }
+
+    /// Which versions of its Secrets were read; no value can be learned from it.
+    fn version(&self) -> Option<String> {
+        let secrets = self.known.iter().filter(|((kind, _), _)| *kind == SourceKind::Secret);
+        let mut all: Vec<String> = secrets
+            .map(|((_, name), source)| format!("{name}={}", source.as_ref().map_or("-", |s| s.version.as_str())))
+            .collect();
+        all.sort_unstable();
+        (!all.is_empty()).then(|| {
+            Sha256::digest(all.join("\n")).iter().take(16).fold(String::new(), |mut text, byte| {
+                let _ = write!(text, "{byte:02x}");
+                text
+            })
+        })
+    }
+}
