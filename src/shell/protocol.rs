@@ -193,10 +193,11 @@ impl Workspace {
 
     /// One-shot text after which the attempt does not run: it never started and never will, or all that it started
     /// was sent TERM and, `grace` seconds later, KILL. One that has run for less than `after` seconds, by the
-    /// sandbox's own clock, is left alone.
+    /// sandbox's own clock, is left alone. Held for `seconds` at most: to be sent again while it answers that the
+    /// attempt is being ended.
     #[must_use]
-    pub fn kill(&self, attempt: &Attempt, grace: u64, after: u64, fetch: Fetch) -> String {
-        format!("{} {grace} {after}", self.ask("kill", attempt, fetch))
+    pub fn kill(&self, attempt: &Attempt, grace: u64, after: u64, seconds: u64, fetch: Fetch) -> String {
+        format!("{} {grace} {after} {seconds}", self.ask("kill", attempt, fetch))
     }
 
     fn ask(&self, operation: &str, attempt: &Attempt, fetch: Fetch) -> String {
@@ -268,7 +269,7 @@ pub(super) fn quote(word: &str) -> String {
 
 /// What the runner says about an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Answer<S = Streams> {
     /// It ended; outputs are complete, save for what a background process writes later.
     Done {
         /// Whether `kill` had come before its end.
@@ -280,14 +281,14 @@ pub enum Answer {
         /// How it ended.
         how: How,
         /// What it wrote.
-        streams: Streams,
+        streams: S,
     },
     /// It runs.
     Running,
     /// It started, its runner is gone, and no outcome was written: nobody knows its exit code.
     Died {
         /// What it wrote so far.
-        streams: Streams,
+        streams: S,
         /// Whether the shell that left the attempt's mark is alive; never for a mark that is no shell's.
         session_lives: bool,
     },
@@ -303,6 +304,8 @@ pub enum Answer {
     Survivors,
     /// Not killed, for it has so many seconds left to run.
     Early(u64),
+    /// Being ended: what it started was sent TERM, and has so many seconds left until it is sent KILL.
+    Ending(u64),
 }
 
 /// How an attempt ended.
@@ -322,6 +325,27 @@ pub enum How {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the sandbox's answer is not in the form of the script protocol; it is asked again")]
 pub struct Garbled;
+
+impl<S> Answer<S> {
+    /// The same answer with something else for the outputs.
+    #[must_use]
+    pub fn map<T>(self, change: impl FnOnce(S) -> T) -> Answer<T> {
+        match self {
+            Self::Done { killed, code, milliseconds, how, streams } => {
+                Answer::Done { killed, code, milliseconds, how, streams: change(streams) }
+            }
+            Self::Died { streams, session_lives } => Answer::Died { streams: change(streams), session_lives },
+            Self::Running => Answer::Running,
+            Self::Unseen => Answer::Unseen,
+            Self::Fenced => Answer::Fenced,
+            Self::Cleared => Answer::Cleared,
+            Self::Lost => Answer::Lost,
+            Self::Survivors => Answer::Survivors,
+            Self::Early(left) => Answer::Early(left),
+            Self::Ending(left) => Answer::Ending(left),
+        }
+    }
+}
 
 impl Answer {
     /// Reads what `one`, `wait`, `fence` or `kill` printed about this attempt.
@@ -358,6 +382,7 @@ impl Answer {
             ["lost"] => Self::Lost,
             ["survivors", ref pids @ ..] if pids.iter().all(|pid| number::<u32>(pid).is_ok()) => Self::Survivors,
             ["early", left] => Self::Early(number(left)?),
+            ["ending", left] => Self::Ending(number(left)?),
             _ => return Err(Garbled),
         };
         let complete = lines.next().and_then(ours) == Some("end") && lines.next().is_none();

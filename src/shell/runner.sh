@@ -8,8 +8,8 @@
 #   sh runner.sh start   ATTEMPT MARK FORM WORKDIR [INTERPRETER...]   the same in a process of its own; comes back at once
 #   sh runner.sh wait    ATTEMPT MARK HEAD TAIL SECONDS [COLLECTED...]   waits for the end, reports, tidies up
 #   sh runner.sh fence   ATTEMPT MARK HEAD TAIL                      makes sure that it does not start, and reports
-#   sh runner.sh kill    ATTEMPT MARK HEAD TAIL GRACE AFTER          makes sure that it does not run: never started, or
-#                                                                    ended (once it has run for AFTER seconds)
+#   sh runner.sh kill    ATTEMPT MARK HEAD TAIL GRACE AFTER SECONDS  makes sure that it does not run: never started, or
+#                                            ended (once it has run for AFTER seconds); to be repeated while it is ending
 # FORM: "uploaded" (input/ATTEMPT has script, env, names, stdin) or "inline=N" (they are on standard input: with
 # "persist" a line for names, then N lines of env, then the script), then ",persist" ",placed" ",secret" as it applies.
 
@@ -560,14 +560,24 @@ targets() {
   found=${found# } found=${found% }
 } 2>/dev/null
 
+# TERM, and KILL once $1 seconds have passed since. As no call is held for longer than $2 seconds, when that was and what
+# was found is written down; fails while there is time left.
 end_all() {
-  known='' known_sessions=''
+  termed='' known='' known_sessions=''
+  { read -r termed && read -r known && read -r known_sessions; } 2>/dev/null <"$dir/killed"
   targets
-  # shellcheck disable=SC2086 # a list of checked pids
-  [ "$found" ] && { kill -TERM $found; kill -CONT $found; } 2>/dev/null
   now
-  deadline=$((hundredths + $1 * 100)) tries=0
+  if ! [ "$termed" ]; then
+    termed=$hundredths
+    # shellcheck disable=SC2086 # a list of checked pids
+    [ "$found" ] && { kill -TERM $found; kill -CONT $found; } 2>/dev/null
+  fi
+  deadline=$((termed + $1 * 100)) leave=$((hundredths + $2 * 100)) tries=0
   while [ "$found" ] && [ $hundredths -lt $deadline ]; do
+    if [ $hundredths -ge $leave ]; then
+      printf '%s\n%s\n%s\n' "$termed" "$known" "$known_sessions" >"$dir/killed"
+      return 1
+    fi
     tries=$((tries + 1))
     if [ $tries -lt 10 ]; then pause 02; else pause 20; fi
     targets
@@ -621,8 +631,8 @@ kill_attempt() {
           left=$((${begin%.*} + $2 - ${uptime%.*}))
           if [ "$2" -gt 0 ] && [ $left -gt 0 ]; then say "early $left"; say end; return; fi
           # Not `: >file`: when that fails it ends the shell. Made also where our files are gone, for what ends now.
-          mkdir -p "$dir" && echo kill >"$dir/killed"
-          end_all "$1"
+          [ -e "$dir/killed" ] || { mkdir -p "$dir" && echo >"$dir/killed"; }
+          end_all "$1" "$3" || { say "ending $(((deadline - hundredths) / 100 + 1))"; say end; return; }
           [ ! "$found" ] || { say "survivors $found"; say end; return; }
           # Without a guard our files were removed: what it started is found by its cookie, its runner is not.
           [ ! -e "$guard" ] || { await 3; end_runner; }
@@ -654,5 +664,5 @@ case $op in
     taken || :
     report
     ;;
-  kill) kill_attempt "$6" "$7" ;;
+  kill) kill_attempt "$6" "$7" "$8" ;;
 esac

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{World, alive, condition, one_shot, with_spec};
+use crate::world::{Options, World, alive, condition, one_shot, with_spec};
 
 async fn cancel(world: &World, name: &str, value: bool) {
     let patch = json!({ "spec": { "cancel": value } }).to_string();
@@ -55,7 +55,9 @@ async fn cancel_takes_a_waiting_command_off_and_ends_a_running_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cancel_is_a_latch() {
-    let world = World::start("latch").await;
+    // No call is held as long as the grace period lasts.
+    let options = Options { flags: vec!["--command-hold=1s"], ..Options::default() };
+    let world = World::start_with("latch", options).await;
     world.lease("l").await;
     let stubborn = json!({ "script": "trap '' TERM; echo x >runs; sleep 600", "terminationGracePeriodSeconds": 3 });
     world.apply(&with_spec("c", &stubborn)).await.unwrap();
