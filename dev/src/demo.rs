@@ -192,6 +192,11 @@ async fn play(stage: &Stage, screen: &Screen, examples: &Examples, options: &Opt
     {
         let _leases = screen.watch(&["get", "sblease", "--watch"])?;
         let _commands = screen.watch(&["get", "sbcmd", "--watch"])?;
+        for command in examples.expected.iter().filter(|command| command.cancelled) {
+            let name = format!("sbcmd/{}", command.name);
+            screen.run(&["wait", "--for=jsonpath={.status.state}=Running", &name, COMMANDS]).await?;
+            screen.run(&["patch", &name, "--type=merge", "-p", r#"{"spec":{"cancel":true}}"#]).await?;
+        }
         screen.run(&["wait", "--for=condition=Finished", "sbcmd", "--all", COMMANDS]).await?;
         // The watches print the same news a moment after the wait has seen them.
         tokio::time::sleep(Duration::from_millis(500)).await;

@@ -8,6 +8,8 @@ use super::Error;
 
 /// The prefix of the annotations that say how a command ends.
 const EXPECT: &str = "demo.daytona-controller.dev/expect-";
+/// On a command that is to be cancelled when it runs.
+const CANCEL: &str = "demo.daytona-controller.dev/cancel";
 
 /// The examples that the demo applies.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ pub(super) struct Expected {
     pub(super) stdout: Option<String>,
     pub(super) stderr: Option<String>,
     pub(super) reason: Option<String>,
+    /// Whether it is cancelled when it runs.
+    pub(super) cancelled: bool,
 }
 
 impl Expected {
@@ -44,6 +48,7 @@ impl Expected {
             stdout: annotation("stdout"),
             stderr: annotation("stderr"),
             reason: annotation("reason"),
+            cancelled: command.pointer("/metadata/annotations").is_some_and(|all| all.get(CANCEL).is_some()),
         }
     }
 

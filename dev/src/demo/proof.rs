@@ -88,17 +88,18 @@ fn path(call: &Call) -> String {
 /// Each session that was opened has to be deleted, and before its sandbox was.
 fn order_of_deletions(calls: &[Call]) -> Vec<String> {
     let is = |call: &&Call, method: &str, route: &str| call.route == format!("{method} {route}");
-    let sandbox = calls.iter().find(|call| is(call, "DELETE", SANDBOX)).map(|call| call.seq);
     let mut opened = calls
         .iter()
         .filter(|call| is(call, "POST", SESSION) && call.status.is_some_and(|status| status < 300))
-        .filter_map(|call| call.session.as_ref())
+        .filter_map(|call| Some((call.session.as_ref()?, call.sandbox.as_ref()?)))
         .peekable();
     let mut differences = Vec::new();
     if opened.peek().is_none() {
         differences.push("no session was ever opened".to_owned());
     }
-    for session in opened {
+    for (session, owner) in opened {
+        let gone = |call: &&Call| is(call, "DELETE", SANDBOX) && call.sandbox.as_ref() == Some(owner);
+        let sandbox = calls.iter().find(gone).map(|call| call.seq);
         let deleted = calls
             .iter()
             .find(|call| call.session.as_ref() == Some(session) && call.method == "DELETE")
