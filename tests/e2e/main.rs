@@ -20,4 +20,5 @@ mod one_shot;
 mod persist;
 mod restart;
 mod schema;
+mod shells;
 mod world;
