@@ -6,6 +6,7 @@ pub mod cluster;
 pub mod control_plane;
 pub mod demo;
 pub mod install;
+pub mod kill_proxy;
 pub mod kubectl;
 pub mod local_daytona;
 pub mod programs;

@@ -27,7 +27,7 @@ mod paths;
 mod problem;
 mod processes;
 mod record;
-mod routes;
+pub(crate) mod routes;
 mod rules;
 mod server;
 mod service;

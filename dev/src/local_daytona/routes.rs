@@ -2,8 +2,8 @@
 
 /// What a path says about a call.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Route {
-    pub(super) pattern: String,
+pub(crate) struct Route {
+    pub(crate) pattern: String,
     pub(super) sandbox: Option<String>,
     pub(super) session: Option<String>,
     pub(super) command: Option<String>,
@@ -30,7 +30,7 @@ const PATTERNS: &[&str] = &[
 ];
 
 /// Finds the pattern of `path`; an unknown path is its own pattern.
-pub(super) fn name(path: &str) -> Route {
+pub(crate) fn name(path: &str) -> Route {
     let known = PATTERNS.iter().find_map(|pattern| fit(pattern, path));
     known.unwrap_or_else(|| Route { pattern: path.to_owned(), ..Route::default() })
 }

@@ -1,0 +1,191 @@
+//! The way of a call through the proxy.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::{HeaderMap, HeaderName, Request, Response, header};
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use reqwest::{Body, Certificate, Client, redirect, retry};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, JoinSet};
+use tracing::debug;
+use url::Url;
+
+use super::delivery::{Answer, Delivery, Watched};
+use super::{Aim, Kill, Phase, Record};
+
+/// A call that is held back by the service on purpose is taken to be with it after so long; any other answers sooner.
+const WITH_THE_SERVICE: Duration = Duration::from_millis(200);
+
+/// What speaks of the connection, and not of the call.
+const OF_THE_CONNECTION: [HeaderName; 4] = [header::CONNECTION, header::TRANSFER_ENCODING, header::UPGRADE, header::TE];
+
+/// The service behind the proxy.
+#[derive(Debug, Clone)]
+pub struct Upstream {
+    /// Its origin; paths and queries are taken over from the caller.
+    pub url: Url,
+    /// The CA that an https service is trusted by, in PEM; the system's if none.
+    pub ca_pem: Option<Vec<u8>>,
+}
+
+impl Upstream {
+    /// A service that needs no CA of its own.
+    #[must_use]
+    pub fn new(url: Url) -> Self {
+        Self { url, ca_pem: None }
+    }
+
+    pub(super) fn client(self) -> Result<Service, reqwest::Error> {
+        // One connection per call: a call never meets a connection that the service is about to close.
+        let builder = Client::builder()
+            .no_proxy()
+            .redirect(redirect::Policy::none())
+            .retry(retry::never())
+            .pool_max_idle_per_host(0);
+        let builder = match self.ca_pem {
+            Some(pem) => builder.tls_certs_only(Certificate::from_pem_bundle(&pem)?),
+            None => builder,
+        };
+        Ok(Service { origin: self.url.origin().ascii_serialization(), http: builder.build()? })
+    }
+}
+
+/// The way to the service.
+#[derive(Debug, Clone)]
+pub(super) struct Service {
+    origin: String,
+    http: Client,
+}
+
+/// The caller's connection is closed without an answer.
+#[derive(Debug, thiserror::Error)]
+#[error("cut")]
+struct Cut;
+
+/// Takes connections until it is dropped, and they with it.
+pub(super) async fn serve(listener: TcpListener, service: Service, record: Arc<Record>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, caller)) => {
+                    connections.spawn(connection(stream, caller, service.clone(), Arc::clone(&record)));
+                }
+                // Out of file descriptors, for example: others may be given back.
+                Err(error) => {
+                    debug!(%error, "cannot accept");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, caller: SocketAddr, service: Service, record: Arc<Record>) {
+    let _ = stream.set_nodelay(true);
+    let Ok(own) = stream.local_addr() else { return };
+    let delivery = Arc::new(Delivery::new(caller, own));
+    let watched = Watched::new(stream, Arc::clone(&delivery));
+    let answer =
+        service_fn(move |request| answer(request, service.clone(), Arc::clone(&record), Arc::clone(&delivery)));
+    let mut http = http1::Builder::new();
+    http.auto_date_header(false);
+    if let Err(error) = http.serve_connection(TokioIo::new(watched), answer).await {
+        debug!(%error, "connection ended");
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    service: Service,
+    record: Arc<Record>,
+    delivery: Arc<Delivery>,
+) -> Result<Response<Answer>, Cut> {
+    let (number, aim) = record.arrived(request.method(), request.uri().path(), request.uri().query());
+    let note = move |response: &reqwest::Response, record: &Record| record.answered(number, response.status().as_u16());
+    let Some(Aim { phase, kill }) = aim else {
+        let response = service.forward(request.map(Body::wrap)).await?;
+        note(&response, &record);
+        return Ok(pass_on(response, None));
+    };
+    match phase {
+        Phase::Before => {
+            // A task of its own: the caller's end drops this one.
+            let _ = killing(record, number, phase, kill).await;
+            Err(Cut)
+        }
+        Phase::During => {
+            // Whole, so that the service gets it whole although the caller dies.
+            let (parts, body) = request.into_parts();
+            let bytes = body.collect().await.map_err(|_| Cut)?.to_bytes();
+            let request = Request::from_parts(parts, http_body_util::Full::new(bytes).map_err(|never| match never {}));
+            let (answered, answer) = tokio::sync::oneshot::channel();
+            let noted = Arc::clone(&record);
+            tokio::spawn(async move {
+                let response = service.forward(request.map(Body::wrap)).await;
+                if let Ok(response) = &response {
+                    note(response, &noted);
+                }
+                let _ = answered.send(());
+                // The service may finish, whatever it has to say.
+                if let Ok(mut response) = response {
+                    while let Ok(Some(_)) = response.chunk().await {}
+                }
+            });
+            let _ = tokio::time::timeout(WITH_THE_SERVICE, answer).await;
+            let _ = killing(record, number, phase, kill).await;
+            Err(Cut)
+        }
+        Phase::After => {
+            let response = service.forward(request.map(Body::wrap)).await?;
+            note(&response, &record);
+            delivery.then(move || drop(killing(record, number, phase, kill)));
+            Ok(pass_on(response, Some(delivery)))
+        }
+    }
+}
+
+fn killing(record: Arc<Record>, number: u64, phase: Phase, kill: Kill) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        kill().await;
+        record.killed(number, phase);
+    })
+}
+
+impl Service {
+    async fn forward(&self, request: Request<Body>) -> Result<reqwest::Response, Cut> {
+        let (parts, body) = request.into_parts();
+        let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+        let mut headers = parts.headers;
+        strip(&mut headers);
+        let mut call = self.http.request(parts.method, format!("{}{path}", self.origin)).headers(headers);
+        // Without a body none is announced either.
+        if !body.is_end_stream() {
+            call = call.body(body);
+        }
+        call.send().await.map_err(|error| {
+            debug!(%error, path, "the service did not answer");
+            Cut
+        })
+    }
+}
+
+fn pass_on(response: reqwest::Response, delivery: Option<Arc<Delivery>>) -> Response<Answer> {
+    let (mut parts, body) = Response::<Body>::from(response).into_parts();
+    strip(&mut parts.headers);
+    parts.extensions.clear();
+    Response::from_parts(parts, Answer::new(body, delivery))
+}
+
+fn strip(headers: &mut HeaderMap) {
+    for name in OF_THE_CONNECTION {
+        headers.remove(name);
+    }
+}

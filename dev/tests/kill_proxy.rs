@@ -1,0 +1,270 @@
+//! The kill-proxy: what passes through it, and each phase in which it has its caller killed.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "all of this is tests"
+)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Redirect;
+use axum::routing::{any, get, post};
+use dev::kill_proxy::{At, KillProxy, Phase, Upstream};
+use dev::wait;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinHandle;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// What the service behind the proxy has seen and done.
+struct Service {
+    begun: AtomicUsize,
+    finished: AtomicUsize,
+    /// `/held` answers only with a permit.
+    go: Semaphore,
+}
+
+struct World {
+    service: Arc<Service>,
+    proxy: KillProxy,
+    http: reqwest::Client,
+}
+
+impl World {
+    async fn start() -> Self {
+        let service = Service { begun: AtomicUsize::new(0), finished: AtomicUsize::new(0), go: Semaphore::new(0) };
+        let service = Arc::new(service);
+        let router = Router::new()
+            .route("/count", post(count))
+            .route("/held", post(held))
+            .route("/echo", post(async |request: Request| request.into_body()))
+            .route("/headers", any(headers))
+            .route("/empty", get(async || StatusCode::NO_CONTENT))
+            .route("/large", get(async || vec![b'x'; 8 << 20]))
+            .route("/away", get(async || Redirect::temporary("/count")))
+            .with_state(Arc::clone(&service));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let proxy = KillProxy::start(Upstream::new(url)).await.unwrap();
+        let http = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
+        Self { service, proxy, http: http.timeout(LIMIT).build().unwrap() }
+    }
+
+    fn post(&self, path: &str, body: &'static str) -> reqwest::RequestBuilder {
+        self.http.post(format!("{}{path}", self.proxy.url())).body(body)
+    }
+
+    fn get(&self, path: &str) -> reqwest::RequestBuilder {
+        self.http.get(format!("{}{path}", self.proxy.url()))
+    }
+
+    fn begun(&self) -> usize {
+        self.service.begun.load(Ordering::SeqCst)
+    }
+
+    fn finished(&self) -> usize {
+        self.service.finished.load(Ordering::SeqCst)
+    }
+
+    /// Aims at a call; the count is how often the caller was killed, which stands for "is dead" here.
+    fn aim(&self, at: At, phase: Phase) -> Arc<AtomicUsize> {
+        let kills = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&kills);
+        self.proxy.kill_at(at, phase, move || async move {
+            counted.fetch_add(1, Ordering::SeqCst);
+        });
+        kills
+    }
+}
+
+async fn count(State(service): State<Arc<Service>>) -> &'static str {
+    service.begun.fetch_add(1, Ordering::SeqCst);
+    service.finished.fetch_add(1, Ordering::SeqCst);
+    "counted"
+}
+
+async fn held(State(service): State<Arc<Service>>) -> &'static str {
+    service.begun.fetch_add(1, Ordering::SeqCst);
+    service.go.acquire().await.unwrap().forget();
+    service.finished.fetch_add(1, Ordering::SeqCst);
+    "held"
+}
+
+async fn headers(headers: HeaderMap, body: Body) -> String {
+    let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+    let mut lines: Vec<_> =
+        headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+    lines.sort();
+    lines.push(String::from_utf8(body.to_vec()).unwrap());
+    lines.join("\n")
+}
+
+async fn until(what: &str, mut check: impl FnMut() -> bool) {
+    wait::until(what, LIMIT, async || check().then_some(())).await.unwrap();
+}
+
+/// A caller that can be killed like a process: its connections end with it.
+fn caller(request: reqwest::RequestBuilder) -> JoinHandle<Result<String, reqwest::Error>> {
+    tokio::spawn(async move { request.send().await?.text().await })
+}
+
+#[tokio::test]
+async fn before_means_that_the_call_never_reaches_the_service() {
+    let world = World::start().await;
+    let kills = world.aim(At::Number(1), Phase::Before);
+    assert!(world.post("/count", "").send().await.is_err(), "an answer without the service");
+    assert_eq!((kills.load(Ordering::SeqCst), world.begun()), (1, 0));
+    let killed = world.proxy.killed().unwrap();
+    assert_eq!((killed.number, killed.status, killed.killed), (1, None, Some(Phase::Before)));
+    assert_eq!(killed.to_string(), "call 1 (POST /count, nth 1, not answered), killed before it");
+    assert_eq!(world.post("/count", "").send().await.unwrap().status(), 200);
+    assert_eq!(kills.load(Ordering::SeqCst), 1, "once");
+}
+
+#[tokio::test]
+async fn during_means_done_by_the_service_and_never_answered() {
+    let world = World::start().await;
+    let kills = world.aim(At::Number(1), Phase::During);
+    assert!(world.post("/count", "").send().await.is_err(), "the answer came through");
+    assert_eq!((kills.load(Ordering::SeqCst), world.finished()), (1, 1));
+    assert_eq!(world.proxy.killed().unwrap().status, Some(200));
+    assert_eq!(world.post("/count", "").send().await.unwrap().status(), 200);
+    assert_eq!((kills.load(Ordering::SeqCst), world.finished()), (1, 2));
+}
+
+#[tokio::test]
+async fn a_call_that_is_held_is_finished_by_the_service_although_its_caller_is_dead() {
+    let world = World::start().await;
+    let (killer, kill) = oneshot::channel();
+    world.proxy.kill_at(At::Number(1), Phase::During, move || async move {
+        killer.send(()).unwrap();
+    });
+    let caller = caller(world.post("/held", "x"));
+    kill.await.unwrap();
+    caller.abort();
+    assert!(caller.await.unwrap_err().is_cancelled());
+    assert_eq!((world.begun(), world.finished()), (1, 0), "the service acts on it while the caller dies");
+    world.service.go.add_permits(1);
+    until("the service is through", || world.finished() == 1).await;
+    until("its answer is noted", || world.proxy.calls()[0].status == Some(200)).await;
+}
+
+#[tokio::test]
+async fn after_means_that_the_caller_has_read_the_whole_answer() {
+    let world = World::start().await;
+    for (path, length) in [("/large", 8 << 20), ("/empty", 0), ("/headers", 0)] {
+        let at = At::Nth { route: format!("GET {path}"), nth: 1 };
+        let kills = world.aim(at, Phase::After);
+        let mut response = world.get(path).send().await.unwrap();
+        let mut read = 0;
+        if length > 0 {
+            read += response.chunk().await.unwrap().unwrap().len();
+            assert_eq!(kills.load(Ordering::SeqCst), 0, "killed in the middle of the answer");
+        }
+        while let Some(chunk) = response.chunk().await.unwrap() {
+            read += chunk.len();
+        }
+        assert!(read >= length, "{path}: {read}");
+        until("the caller is killed", || kills.load(Ordering::SeqCst) == 1).await;
+        let route = format!("GET {path}");
+        until("it is noted", || world.proxy.calls().iter().any(|c| c.route == route && c.killed == Some(Phase::After)))
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn a_caller_that_has_not_read_is_not_killed_yet() {
+    let world = World::start().await;
+    let kills = world.aim(At::Number(1), Phase::After);
+    let mut stream = TcpStream::connect(world.proxy.url().strip_prefix("http://").unwrap()).await.unwrap();
+    stream.write_all(b"POST /count HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+    until("the service has answered", || world.proxy.calls().first().is_some_and(|c| c.status == Some(200))).await;
+    // It lies in the caller's socket: what can be seen from there is that it is readable.
+    stream.readable().await.unwrap();
+    assert_eq!(kills.load(Ordering::SeqCst), 0);
+    let mut answer = [0; 4096];
+    let count = stream.read(&mut answer).await.unwrap();
+    assert!(String::from_utf8_lossy(&answer[..count]).ends_with("counted"));
+    until("the caller is killed", || kills.load(Ordering::SeqCst) == 1).await;
+}
+
+#[tokio::test]
+async fn calls_are_numbered_and_named_as_in_the_call_log() {
+    let world = World::start().await;
+    let kills = world.aim(At::Nth { route: "POST /api/sandbox/{sandbox}/stop".to_owned(), nth: 2 }, Phase::Before);
+    for path in ["/api/sandbox/a/stop?force=true", "/count"] {
+        world.post(path, "").send().await.unwrap();
+    }
+    world.get("/apis/x/v1/things?watch=true&resourceVersion=4").send().await.unwrap();
+    assert!(!world.proxy.reached());
+    assert!(world.post("/api/sandbox/b/stop", "").send().await.is_err());
+    assert!(world.proxy.reached());
+    assert_eq!(kills.load(Ordering::SeqCst), 1);
+    let calls: Vec<_> = world.proxy.calls().into_iter().map(|c| (c.number, c.route, c.nth)).collect();
+    let expected = [
+        (1, "POST /api/sandbox/{sandbox}/stop", 1),
+        (2, "POST /count", 1),
+        (3, "GET /apis/x/v1/things?watch", 1),
+        (4, "POST /api/sandbox/{sandbox}/stop", 2),
+    ];
+    assert_eq!(calls, expected.map(|(number, route, nth)| (number, route.to_owned(), nth)));
+}
+
+/// By hand, so that each byte is known: a body that goes on while its echo comes back.
+#[tokio::test]
+async fn bodies_stream_both_ways_and_expect_is_kept() {
+    let world = World::start().await;
+    let mut stream = TcpStream::connect(world.proxy.url().strip_prefix("http://").unwrap()).await.unwrap();
+    let head = "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut said = String::new();
+    for part in ["", "one", "two", "three"] {
+        if !part.is_empty() {
+            stream.write_all(format!("{:x}\r\n{part}\r\n", part.len()).as_bytes()).await.unwrap();
+        }
+        let wanted = if part.is_empty() { "100 Continue\r\n\r\n" } else { part };
+        while !said.contains(wanted) {
+            let mut piece = [0; 1024];
+            let read = tokio::time::timeout(LIMIT, stream.read(&mut piece)).await;
+            let count = read.unwrap_or_else(|_| panic!("{wanted} did not come: {said}")).unwrap();
+            assert_ne!(count, 0, "{said}");
+            said.push_str(std::str::from_utf8(&piece[..count]).unwrap());
+        }
+    }
+}
+
+#[tokio::test]
+async fn headers_and_bodies_pass_as_they_are() {
+    let world = World::start().await;
+    let request = world.post("/headers?a=%2Fb", "body").bearer_auth("secret").header("X-Some-Thing", "Else");
+    let seen = request.header("Expect", "100-continue").send().await.unwrap().text().await.unwrap();
+    let host = world.proxy.url().replace("http://", "host: ");
+    for line in [host.as_str(), "authorization: Bearer secret", "x-some-thing: Else", "expect: 100-continue", "body"] {
+        assert!(seen.lines().any(|other| other == line), "{line} is missing in {seen}");
+    }
+    let bare = world.get("/headers").send().await.unwrap().text().await.unwrap();
+    assert!(!bare.contains("transfer-encoding") && !bare.contains("content-length"), "{bare}");
+}
+
+#[tokio::test]
+async fn no_redirect_is_followed_and_no_answer_is_made_up() {
+    let world = World::start().await;
+    let away = world.get("/away").send().await.unwrap();
+    assert_eq!((away.status().as_u16(), &away.headers()["location"]), (307, &"/count".parse().unwrap()));
+    assert_eq!(world.begun(), 0);
+    let nowhere = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let proxy = KillProxy::start(Upstream::new(format!("http://{nowhere}").parse().unwrap())).await.unwrap();
+    assert!(world.http.get(proxy.url()).send().await.is_err());
+    assert_eq!(proxy.calls()[0].status, None);
+}
