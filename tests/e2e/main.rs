@@ -12,6 +12,7 @@ mod cancel;
 mod chart;
 mod commands;
 mod connection;
+mod enumerate;
 mod faults;
 mod inputs;
 mod lifecycle;

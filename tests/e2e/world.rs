@@ -63,6 +63,8 @@ pub(crate) struct World {
     pub(crate) daytona: LocalDaytona,
     pub(crate) controller: Option<Supervised>,
     pub(crate) log: PathBuf,
+    /// The API URL that the controller is given in place of the local Daytona's own.
+    pub(crate) api_url: Option<String>,
     kubeconfig: PathBuf,
     options: Options,
     _daytona: Supervised,
@@ -109,6 +111,7 @@ impl World {
             daytona,
             controller: None,
             log,
+            api_url: None,
             kubeconfig,
             options,
             _daytona: process,
@@ -118,7 +121,12 @@ impl World {
 
     /// Starts the controller (again).
     pub(crate) fn start_controller(&mut self) {
-        let api = self.daytona.base_url();
+        self.controller = Some(self.spawn_controller());
+    }
+
+    /// A controller for the caller to keep.
+    pub(crate) fn spawn_controller(&self) -> Supervised {
+        let api = self.api_url.as_deref().unwrap_or_else(|| self.daytona.base_url());
         let mut command = Command::new(env!("CARGO_BIN_EXE_daytona-controller"));
         let usual = ["--busy-poll=100ms", "--lease-poll=1s", "--absence-grace=2s", "--gauge-interval=200ms"]
             .into_iter()
@@ -136,7 +144,7 @@ impl World {
         if let Some(key) = self.options.own_key {
             command.env("DAYTONA_API_KEY", key);
         }
-        self.controller = Some(Supervised::spawn(&command, &self.log).unwrap_or_else(|e| panic!("{e}")));
+        Supervised::spawn(&command, &self.log).unwrap_or_else(|e| panic!("{e}"))
     }
 
     /// Ends the controller as a crash would.
@@ -263,7 +271,7 @@ async fn daytona(directory: &std::path::Path, options: &Options) -> (Supervised,
     (process, daytona)
 }
 
-fn walk(directory: &std::path::Path, name: &str) -> Option<PathBuf> {
+pub(crate) fn walk(directory: &std::path::Path, name: &str) -> Option<PathBuf> {
     for entry in std::fs::read_dir(directory).ok()?.flatten() {
         let path = entry.path();
         if entry.file_name() == name {

@@ -211,8 +211,8 @@ pub struct RuleReport {
     pub fired: u64,
 }
 
-/// `POST /admin/settings`: how long transitions take. In the service's time: they end by themselves,
-/// or as soon as the clock is advanced far enough. Absent fields stay as they are.
+/// `POST /admin/settings`: how long transitions take, and what else can be turned. Delays are in the service's time:
+/// they end by themselves, or as soon as the clock is advanced far enough. Absent fields stay as they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Settings {
@@ -231,6 +231,9 @@ pub struct Settings {
     /// The key that is accepted from now on in place of the one it was started with; the admin routes keep theirs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key: Option<String>,
+    /// Where the toolboxes are said to be, in place of `<own origin>/toolbox`: for a proxy that stands before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub toolbox_url: Option<String>,
 }
 
 /// `POST /admin/sandboxes/{id}/state`: the state a sandbox is forced into.

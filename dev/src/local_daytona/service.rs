@@ -78,7 +78,7 @@ impl Service {
     }
 
     pub(super) fn toolbox_url(&self) -> String {
-        format!("{}/toolbox", self.origin)
+        self.settings().toolbox_url.unwrap_or_else(|| format!("{}/toolbox", self.origin))
     }
 
     pub(super) fn records(&self) -> MutexGuard<'_, BTreeMap<String, Record>> {
@@ -101,6 +101,7 @@ impl Service {
         settings.start_delay_seconds = new.start_delay_seconds.or(settings.start_delay_seconds);
         settings.stop_delay_seconds = new.stop_delay_seconds.or(settings.stop_delay_seconds);
         settings.api_key = new.api_key.or_else(|| settings.api_key.take());
+        settings.toolbox_url = new.toolbox_url.or_else(|| settings.toolbox_url.take());
         settings.clone()
     }
 
