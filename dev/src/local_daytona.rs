@@ -65,7 +65,7 @@ pub struct Options {
     /// File that gets the base URL as soon as requests are answered.
     #[arg(long)]
     pub ready_file: Option<PathBuf>,
-    /// Shell of the sessions: zsh, bash, dash or a path. Without it the first of zsh and bash that
+    /// Shell of the sessions: zsh, bash, dash, ash (busybox) or a path. Without it the first of zsh and bash that
     /// /etc/shells lists, as the service does.
     #[arg(long)]
     pub shell: Option<String>,

@@ -153,23 +153,25 @@ impl Command {
 
     /// What the shell is fed. It blocks at the gate until both outputs have been read to their end.
     /// No variable and no function of ours: the text runs in the user's shell. The background child
-    /// makes a bare `wait` hang, as measured; with `leaks` it is one that leaves its `sleep` behind.
-    pub(super) fn wrapper(&self, status: &Path, builtin: &str, leaks: bool) -> String {
+    /// makes a bare `wait` hang, as measured; that of an asynchronous command is one with a `sleep`.
+    pub(super) fn wrapper(&self, status: &Path, builtin: &str) -> String {
         let file = |name: &str| quote(&self.dir.join(name).to_string_lossy());
         let (id, status) = (&self.id, quote(&status.to_string_lossy()));
         let input = if self.is_async { file("in") } else { "/dev/null".to_owned() };
-        let holder = if leaks { "while :; do sleep 3600; done".to_owned() } else { format!(": <{}", file("hold")) };
+        let holder =
+            if self.is_async { "while :; do sleep 3600; done".to_owned() } else { format!(": <{}", file("hold")) };
         format!(
             "( {holder} ) </dev/null >/dev/null 2>&1 & \
              {builtin} printf 'started {id} %s\\n' \"$!\" >{status}\n\
              . {cmd} <{input} >{out} 2>{err}\n\
              {builtin} printf 'ended {id} %s\\n' \"$?\" >{status}\n\
-             : <{go}\n\
+             {gate} || {gate} || {gate}\n\
              {builtin} printf 'next {id} 0\\n' >{status}\n",
             cmd = file("cmd.sh"),
             out = file("out"),
             err = file("err"),
-            go = file("go"),
+            // In busybox ash the end of a child interrupts the opening; as a special builtin it would end the shell.
+            gate = format!("{builtin} : <{}", file("go")),
         )
     }
 

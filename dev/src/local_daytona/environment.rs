@@ -20,6 +20,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 pub(super) enum ShellKind {
     Zsh,
     Bash,
+    /// dash, and what is close to it: busybox ash.
     Dash,
 }
 
@@ -30,10 +31,12 @@ pub(super) struct Shell {
 }
 
 impl Shell {
-    /// The shell that was asked for, else the one that the service would take.
-    pub(super) fn choose(wanted: Option<&str>) -> io::Result<Self> {
+    /// The shell that was asked for, else the one that the service would take. `dir` is for the link by
+    /// which busybox learns that it is to be a shell.
+    pub(super) fn choose(wanted: Option<&str>, dir: &Path) -> io::Result<Self> {
         let path = match wanted {
             Some(path) if path.contains('/') => PathBuf::from(path),
+            Some("ash") => busybox(dir)?,
             Some(name) => find(name).ok_or_else(|| not_found(name))?,
             None => listed().or_else(|| find("sh")).ok_or_else(|| not_found("sh"))?,
         };
@@ -49,6 +52,16 @@ impl Shell {
 
 fn not_found(name: &str) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, format!("{name} is not installed: apt-get install -y {name}"))
+}
+
+fn busybox(dir: &Path) -> io::Result<PathBuf> {
+    let busybox = find("busybox").ok_or_else(|| not_found("busybox"))?;
+    fs::create_dir_all(dir)?;
+    let ash = dir.join("ash");
+    match std::os::unix::fs::symlink(busybox, &ash) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(ash),
+    }
 }
 
 fn find(name: &str) -> Option<PathBuf> {

@@ -65,6 +65,8 @@ pub async fn run(options: Options) -> Result<(), ServerError> {
         return Err(ServerError::NotLoopback(options.listen));
     }
     let doing = |doing: String| move |source| ServerError::Io { doing, source };
+    // That of the service: what is uploaded is 0644, whoever starts us.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let dir = directory(&options.dir).map_err(doing(format!("making {}", options.dir.display())))?;
     let listener =
         TcpListener::bind(options.listen).await.map_err(doing(format!("listening on {}", options.listen)))?;

@@ -56,6 +56,7 @@ impl Service {
     pub(super) fn new(options: Options, dir: &Path, origin: String) -> io::Result<Arc<Self>> {
         let mut snapshots = options.snapshots;
         snapshots.push(DEFAULT_SNAPSHOT.to_owned());
+        let shell = Shell::choose(options.shell.as_deref(), &dir.join("shell"))?;
         let dir = dir.join("sandboxes");
         fs::create_dir_all(&dir)?;
         Ok(Arc::new(Self {
@@ -64,7 +65,7 @@ impl Service {
             api_key: options.api_key,
             origin,
             processes: Arc::new(Processes::new()?),
-            shell: Shell::choose(options.shell.as_deref())?,
+            shell,
             grace: Duration::from_millis(options.session_grace_ms),
             dir,
             snapshots: Mutex::new(snapshots),

@@ -68,6 +68,52 @@ async fn many_files_go_at_once_and_what_worked_stays() {
     assert!(text.contains("FILE_ACCESS_DENIED") && !text.contains("root:"), "{text}");
 }
 
+/// A script and its input may be long; as measured, 100 MB are taken.
+#[tokio::test]
+async fn large_files_go_at_once_and_come_back_in_pieces() {
+    let server = Server::bash().await;
+    let sandbox = server.sandbox().await;
+    let long: Vec<u8> = (0..=255).cycle().take(1 << 20).collect();
+    let large: Vec<u8> = (0..=250).cycle().take(65 << 20).collect();
+    let parts: [(&str, Option<&str>, &[u8]); 6] = [
+        ("files[0].path", None, b"base/in/script"),
+        ("files[0].file", Some("script"), &long),
+        ("files[1].path", None, b"base/in/stdin"),
+        ("files[1].file", Some("stdin"), &long),
+        ("files[2].path", None, b"base/large"),
+        ("files[2].file", Some("large"), &large),
+    ];
+    let stored = upload(&sandbox, "/files/bulk-upload", &parts).await;
+    assert_eq!(stored.status, 200, "{}", stored.text());
+    assert_eq!(stored.json()["files"][2], json!({ "path": "base/large", "bytes": large.len() }));
+    let modes = sandbox.execute("stat -c '%a' base base/in base/in/script base/large").await.1;
+    assert_eq!(modes, "755\n755\n644\n644\n");
+    assert_eq!(sandbox.execute("cmp base/in/script base/in/stdin; wc -c <base/large").await.1.trim(), "68157440");
+
+    let part = async |path: &str, range: &str| {
+        let request = sandbox.request(Method::GET, &format!("/files/download?path={path}"));
+        let part = ask(request.header("Range", range)).await;
+        let range = part.headers.get("content-range").map(|value| value.to_str().unwrap().to_owned());
+        (part.status, range.unwrap_or_default(), part.bytes)
+    };
+    let total = large.len();
+    let tail = part("base/large", "bytes=-1000").await;
+    assert_eq!((tail.0, tail.1), (206, format!("bytes {}-{}/{total}", total - 1000, total - 1)));
+    assert_eq!(tail.2, large[total - 1000..]);
+    let middle = part("base/large", &format!("bytes={}-{}", 1 << 20, (1 << 20) + 4095)).await;
+    assert_eq!((middle.0, middle.2.as_slice()), (206, &large[1 << 20..(1 << 20) + 4096]));
+    let rest = part("base/in/script", "bytes=1048570-").await;
+    assert_eq!((rest.0, rest.2.as_slice()), (206, &long[1_048_570..]));
+    let beyond = part("base/in/script", "bytes=1048576-").await;
+    assert_eq!((beyond.0, beyond.1.as_str()), (416, "bytes */1048576"));
+    // A file that grew is replaced whole, and keeps the mode that it was given.
+    sandbox.execute("chmod 600 base/in/script").await;
+    let short: [(&str, Option<&str>, &[u8]); 2] =
+        [("files[0].path", None, b"base/in/script"), ("files[0].file", Some("script"), b"short")];
+    assert_eq!(upload(&sandbox, "/files/bulk-upload", &short).await.status, 200);
+    assert_eq!(sandbox.execute("cat base/in/script; stat -c ' %a' base/in/script").await.1, "short 600\n");
+}
+
 #[tokio::test]
 async fn a_path_out_of_the_sandbox_is_refused() {
     let server = Server::bash().await;

@@ -16,6 +16,8 @@ pub(crate) struct Server {
     child: Child,
     pub(crate) daytona: LocalDaytona,
     pub(crate) http: reqwest::Client,
+    /// The shell of its sessions.
+    pub(crate) shell: String,
     _dir: tempfile::TempDir,
 }
 
@@ -42,9 +44,22 @@ impl Server {
         Self::start("bash", |_| {}).await
     }
 
-    /// One server for each shell whose behaviour the tests know.
+    /// One server for each shell.
     pub(crate) async fn of_each_shell() -> Vec<Self> {
-        vec![Self::start("bash", |_| {}).await, Self::start("dash", |_| {}).await]
+        Self::of(&["zsh", "bash", "dash", "ash"]).await
+    }
+
+    /// One server for each shell whose death is noticed: all but zsh.
+    pub(crate) async fn of_each_plain_shell() -> Vec<Self> {
+        Self::of(&["bash", "dash", "ash"]).await
+    }
+
+    async fn of(shells: &[&str]) -> Vec<Self> {
+        let mut all = Vec::new();
+        for shell in shells {
+            all.push(Self::start(shell, |_| {}).await);
+        }
+        all
     }
 
     pub(crate) async fn start(shell: &str, adjust: impl FnOnce(&mut Launch)) -> Self {
@@ -71,7 +86,7 @@ impl Server {
         let base_url = std::fs::read_to_string(&ready).unwrap();
         let daytona = LocalDaytona::connect(&base_url, KEY).unwrap();
         let http = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
-        Self { child, daytona, http, _dir: dir }
+        Self { child, daytona, http, shell: shell.to_owned(), _dir: dir }
     }
 
     pub(crate) fn request(&self, method: Method, url: &str) -> RequestBuilder {
