@@ -2,12 +2,16 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dev::control_plane::ControlPlane;
 use dev::install::{self, Release};
+use dev::kill_proxy::{At, KillProxy, Phase, Upstream};
 use dev::kubectl::{Error, Kubectl};
-use serde_json::Value;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 async fn refused(kubectl: &Kubectl, call: &[&str]) -> String {
     match kubectl.run(call).await {
@@ -32,7 +36,8 @@ async fn it_is_a_real_one() {
         rights_are_enforced(&plane),
         namespaces_end(&admin),
         owned_objects_are_collected(&plane),
-        a_chart_gives_rights(&plane)
+        a_chart_gives_rights(&plane),
+        a_kill_proxy_stands_before_it(&plane)
     );
 
     let folder = plane.directory().to_owned();
@@ -140,4 +145,50 @@ async fn a_chart_gives_rights(plane: &ControlPlane) {
     let robot = plane.kubectl(Some("chart")).with_kubeconfig(&kubeconfig);
     until_allowed(&robot, &["get", "configmaps"]).await;
     assert!(refused(&robot, &["get", "secrets"]).await.contains("Forbidden"));
+}
+
+/// TLS with the cluster's own CA behind it, the caller's token passed on, watches that stream.
+async fn a_kill_proxy_stands_before_it(plane: &ControlPlane) {
+    let admin = plane.kubectl(Some("proxied"));
+    admin.run(&["create", "namespace", "proxied"]).await.unwrap();
+    admin.run(&["create", "serviceaccount", "robot"]).await.unwrap();
+    let binding = ["create", "rolebinding", "robot", "--clusterrole=edit", "--serviceaccount=proxied:robot"];
+    admin.run(&binding).await.unwrap();
+    let direct = plane.cluster().service_account_kubeconfig("proxied", "robot").await.unwrap();
+    let direct: Value = serde_json::from_str(&std::fs::read_to_string(direct).unwrap()).unwrap();
+    let server = direct.pointer("/clusters/0/cluster/server").unwrap().as_str().unwrap();
+    let ca_pem = Some(std::fs::read(plane.directory().join("ca.crt")).unwrap());
+    let proxy = KillProxy::start(Upstream { url: server.parse().unwrap(), ca_pem }).await.unwrap();
+    // kubectl sends no token to a server without TLS.
+    let token = direct.pointer("/users/0/user/token").unwrap().as_str().unwrap();
+    let path = "/api/v1/namespaces/proxied/configmaps";
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let ask = |method, query: &str| http.request(method, format!("{}{path}{query}", proxy.url())).bearer_auth(token);
+    dev::wait::until("the binding", Duration::from_secs(30), async || {
+        ask(Method::GET, "").send().await.is_ok_and(|answer| answer.status() == 200).then_some(())
+    })
+    .await
+    .unwrap();
+
+    let mut watch = ask(Method::GET, "?watch=true").send().await.unwrap();
+    let kinds = [(1, Phase::Before, "never"), (2, Phase::During, "applied"), (3, Phase::After, "told")];
+    for (nth, phase, name) in kinds {
+        let killed = Arc::new(Notify::new());
+        let kill = Arc::clone(&killed);
+        let at = At::Nth { route: format!("POST {path}"), nth };
+        proxy.kill_at(at, phase, move || async move { kill.notify_one() });
+        let created = ask(Method::POST, "").json(&json!({ "metadata": { "name": name } })).send().await;
+        let created = created.map(|answer| answer.status().as_u16()).ok();
+        assert_eq!(created, (phase == Phase::After).then_some(201), "{name}");
+        killed.notified().await;
+        let exists = admin.run(&["get", "configmap", name]).await.is_ok();
+        assert_eq!(exists, phase != Phase::Before, "{name}");
+    }
+    let mut seen = String::new();
+    while !seen.contains("\"name\":\"told\"") {
+        let piece = tokio::time::timeout(Duration::from_secs(30), watch.chunk()).await;
+        seen.push_str(std::str::from_utf8(&piece.unwrap().unwrap().unwrap()).unwrap());
+    }
+    assert!(seen.contains("\"name\":\"applied\"") && !seen.contains("\"name\":\"never\""), "{seen}");
+    assert!(proxy.calls().iter().any(|call| call.route == format!("GET {path}?watch")));
 }

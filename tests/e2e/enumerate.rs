@@ -29,34 +29,29 @@ const AT_ONCE: usize = 6;
 /// Name and exit code of the commands. Each appends its name to the file `runs`.
 const COMMANDS: [(&str, i64); 3] = [("one", 0), ("two", 3), ("three", 7)];
 
-/// How the commands of a lease are started.
+/// How the commands of a lease are started: fed into its session, or each as a process of its own.
 #[derive(Clone, Copy)]
-enum Launcher {
-    /// Fed into the lease's session.
-    Session,
-}
-
-impl Launcher {
-    /// The lease's field.
-    fn use_sessions(self) -> bool {
-        match self {
-            Self::Session => true,
-        }
-    }
+struct Launcher {
+    use_sessions: bool,
 }
 
 impl fmt::Display for Launcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "useSessions: {}", self.use_sessions())
+        write!(f, "useSessions: {}", self.use_sessions)
     }
 }
 
 /// A call, and where in its course the controller is killed.
-type Moment = (Call, Phase);
+struct Moment {
+    call: Call,
+    phase: Phase,
+    /// How often it may be tried again when the call does not come.
+    tries: u32,
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_each_call_it_loses_nothing_and_does_nothing_twice_with_a_session() {
-    enumerate(Launcher::Session).await;
+    enumerate(Launcher { use_sessions: true }).await;
 }
 
 async fn enumerate(launcher: Launcher) {
@@ -66,7 +61,7 @@ async fn enumerate(launcher: Launcher) {
     let moments: VecDeque<Moment> = calls.iter().flat_map(moments).collect();
     let (total, start) = (moments.len(), Instant::now());
     let found = Found { moments: Mutex::new(moments), failures: Mutex::default(), missed: Mutex::default() };
-    // Not more than one start at a time: the first run has its world already.
+    // One of them goes on in the world that is there.
     let others = (1..AT_ONCE).map(|_| found.work(launcher, None));
     future::join(found.work(launcher, Some(world)), future::join_all(others)).await;
     let (failures, missed) = (take(&found.failures), take(&found.missed));
@@ -89,7 +84,7 @@ fn moments(call: &Call) -> Vec<Moment> {
         "GET" => &[Phase::Before, Phase::After],
         _ => &[Phase::Before, Phase::During, Phase::After],
     };
-    phases.iter().map(|phase| (call.clone(), *phase)).collect()
+    phases.iter().map(|phase| Moment { call: call.clone(), phase: *phase, tries: 2 }).collect()
 }
 
 /// What is to be tried, and what came of it.
@@ -103,7 +98,7 @@ struct Found {
 impl Found {
     /// Tries one moment after the other, in one world as long as it stays clean.
     async fn work(&self, launcher: Launcher, mut world: Option<World>) {
-        while let Some((call, phase)) = self.next() {
+        while let Some(Moment { call, phase, tries }) = self.next() {
             let mut here = match world.take() {
                 Some(world) => world,
                 None => World::without_controller("enumerate", Options::default()).await,
@@ -111,19 +106,24 @@ impl Found {
             let named = format!("{launcher}, killed {phase} {}", call.at());
             match run(&mut here, launcher, Some((call.at(), phase))).await {
                 Ok((_, Some(_))) => {}
-                // How often something is polled depends on how long it takes.
+                Ok((_, None)) if tries > 0 => self.again(Moment { call, phase, tries: tries - 1 }),
+                // How often something is looked at depends on how long it takes.
                 Ok((_, None)) if call.method == "GET" => push(&self.missed, named),
                 Ok((calls, None)) => {
-                    push(&self.failures, format!("{named}: there was no such call in\n{}", list(&calls)))
+                    push(&self.failures, format!("{named}: there was no such call in\n{}", list(&calls)));
                 }
                 Err(error) => {
                     push(&self.failures, format!("{named}: {error}"));
-                    // What is left in it is the next one's no longer.
+                    // What is left in it would be the next one's.
                     continue;
                 }
             }
             world = Some(here);
         }
+    }
+
+    fn again(&self, moment: Moment) {
+        self.moments.lock().unwrap_or_else(PoisonError::into_inner).push_back(moment);
     }
 
     fn next(&self) -> Option<Moment> {
@@ -192,7 +192,7 @@ async fn run(
 /// A lease, three commands, and the end of all of them.
 async fn scenario(world: &World, launcher: Launcher) -> Result<(), String> {
     let mut lease: Value = serde_json::from_str(&world::lease("l")).map_err(text)?;
-    lease["spec"]["useSessions"] = launcher.use_sessions().into();
+    lease["spec"]["useSessions"] = launcher.use_sessions.into();
     let commands = COMMANDS.iter().map(|(name, code)| {
         let command = world::command(name, "l", &format!("echo {name} >>runs; echo out {name}; exit {code}"));
         serde_json::from_str(&command).unwrap_or_default()
