@@ -54,6 +54,11 @@ async fn killed_at_each_call_it_loses_nothing_and_does_nothing_twice_with_a_sess
     enumerate(Launcher { use_sessions: true }).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_each_call_it_loses_nothing_and_does_nothing_twice_without_a_session() {
+    enumerate(Launcher { use_sessions: false }).await;
+}
+
 async fn enumerate(launcher: Launcher) {
     let mut world = World::without_controller("quiet", Options::default()).await;
     let calls = run(&mut world, launcher, None).await.unwrap_or_else(|e| panic!("{launcher}, without a kill: {e}")).0;
@@ -195,7 +200,12 @@ async fn scenario(world: &World, launcher: Launcher) -> Result<(), String> {
     lease["spec"]["useSessions"] = launcher.use_sessions.into();
     let commands = COMMANDS.iter().map(|(name, code)| {
         let command = world::command(name, "l", &format!("echo {name} >>runs; echo out {name}; exit {code}"));
-        serde_json::from_str(&command).unwrap_or_default()
+        let mut command: Value = serde_json::from_str(&command).unwrap_or_default();
+        // It travels as a file.
+        if *name == "two" {
+            command["spec"]["stdin"] = json!({ "value": "input" });
+        }
+        command
     });
     let all: Vec<Value> = std::iter::once(lease).chain(commands).collect();
     let all = json!({ "apiVersion": "v1", "kind": "List", "items": all });
