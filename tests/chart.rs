@@ -151,7 +151,9 @@ fn granted(objects: &[Value]) -> BTreeMap<Option<String>, BTreeSet<(String, Stri
 /// The table's rights: those in watched namespaces alone, or those that are needed everywhere. On its own kinds the
 /// controller needs rights that outlive a namespace's Roles: a deleted namespace waits for its finalizers.
 fn rights(in_namespaces: bool) -> BTreeSet<(String, String, String)> {
-    let rows = RIGHTS.iter().filter(|(_, resource, ..)| ["secrets", "configmaps", "events"].contains(resource) == in_namespaces);
+    let rows = RIGHTS
+        .iter()
+        .filter(|(_, resource, ..)| ["secrets", "configmaps", "events"].contains(resource) == in_namespaces);
     rows.map(|(group, resource, verb, _)| ((*group).to_owned(), (*resource).to_owned(), (*verb).to_owned())).collect()
 }
 

@@ -67,7 +67,7 @@ pub struct SandboxCommandSpec {
 
     /// Shell script, run as a plain login-shell script (`bash -l` if there is one, else `sh -l`) in a process of its
     /// own: `exit`, `set -e` or `cd` in it end with it. At most 65536 characters and 98304 bytes, no NUL; a longer one
-    /// goes into a ConfigMap (`scriptFrom`). For example `make test`.
+    /// goes into a `ConfigMap` (`scriptFrom`). For example `make test`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 65536))]
     #[x_kube(
@@ -121,7 +121,7 @@ pub struct SandboxCommandSpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub env: Vec<EnvVar>,
 
-    /// Secrets and ConfigMaps whose keys become environment variables; a later one wins over an earlier one, and `env`
+    /// Secrets and `ConfigMaps` whose keys become environment variables; a later one wins over an earlier one, and `env`
     /// over all. At most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
@@ -161,7 +161,7 @@ pub struct SandboxCommandSpec {
     pub order: i32,
 
     /// What is kept of its output. Left out: the last 4096 bytes in status, and up to 65536 bytes of each output in a
-    /// ConfigMap where the tail is not all of it.
+    /// `ConfigMap` where the tail is not all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<Logs>,
 }
@@ -180,8 +180,8 @@ pub enum ShellState {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Logs {
-    /// ConfigMap (the default), Secret or None: where an output is stored that is longer than its tail in status.
-    /// Whoever has the role `view` in the namespace can read ConfigMaps, but not Secrets.
+    /// `ConfigMap` (the default), Secret or None: where an output is stored that is longer than its tail in status.
+    /// Whoever has the role `view` in the namespace can read `ConfigMaps`, but not Secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<LogStore>,
 
@@ -271,4 +271,3 @@ pub struct LeaseRef {
     )]
     pub name: String,
 }
-

@@ -43,7 +43,7 @@ pub struct SandboxCommandStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<CommandState>,
 
-    /// Started, Finished (True on every outcome), Succeeded (True on exit 0), OutputStored (whether all that
+    /// Started, Finished (True on every outcome), Succeeded (True on exit 0), `OutputStored` (whether all that
     /// `spec.logs` asks for can be read), and Ready, Reconciling, Stalled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]

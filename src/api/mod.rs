@@ -12,15 +12,14 @@ mod sources;
 pub use command::{LogStore, SandboxCommand, SandboxCommandSpec, ShellState};
 pub use command_status::{CommandState, LogRef, OutputStatus, SandboxCommandStatus};
 pub use condition::{
-    CommandCondition, CommandReason, Condition, LeaseCondition, LeaseReason, OutputReason, Stamp, Truth, condition, cut,
-    remove_condition, set_condition,
+    CommandCondition, CommandReason, Condition, LeaseCondition, LeaseReason, OutputReason, Stamp, Truth, condition,
+    cut, remove_condition, set_condition,
 };
 pub use lease::{
     CommandGauges, ConnectionStatus, SandboxLease, SandboxLeaseSpec, SandboxLeaseStatus, SandboxStatus, SessionStatus,
 };
 pub use schema::{WriteError, crds, write_crds};
 pub use sources::{EnvSource, EnvVar, KeyRef, ObjectRef, SourceKind, is_variable_name};
-
 
 /// API group of both resources.
 pub const GROUP: &str = "daytona-controller.dev";

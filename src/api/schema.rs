@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::{CustomResourceExt, core::{Message, Rule}};
+use kube::{
+    CustomResourceExt,
+    core::{Message, Rule},
+};
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
@@ -83,9 +86,8 @@ fn tidy(value: &mut Value) {
 
 /// The rule that a field stays as it was created; presence counts, since absent fields cannot be compared.
 pub(super) fn immutable(field: &str) -> Rule {
-    let rule = format!(
-        "has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"
-    );
+    let rule =
+        format!("has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})");
     let message = format!("{field} is immutable: a command runs once; create another with a new name");
     Rule::new(rule).message(Message::Message(message)).field_path(format!(".{field}"))
 }

@@ -160,12 +160,27 @@ impl SourceKind {
     }
 }
 
+/// Names that shells and the controller keep for themselves; the rule on [`EnvVar::name`] lists the same.
+const KEPT_NAMES: [&str; 7] = ["UID", "EUID", "PPID", "BASHOPTS", "SHELLOPTS", "BASH_VERSINFO", "DTC_ATTEMPT"];
+
 /// Whether a key of a Secret or `ConfigMap` can be an environment variable.
 #[must_use]
 pub fn is_variable_name(name: &str) -> bool {
-    let kept = ["UID", "EUID", "PPID", "BASHOPTS", "SHELLOPTS", "BASH_VERSINFO", "DTC_ATTEMPT"];
     let mut bytes = name.bytes();
     bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
         && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
-        && !kept.contains(&name)
+        && !KEPT_NAMES.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schema_and_the_controller_refuse_the_same_names() {
+        let rule = format!("!(self in {})", format!("{KEPT_NAMES:?}").replace('"', "'"));
+        assert!(include_str!("../../crds/sandboxcommands.yaml").contains(&rule), "{rule}");
+        assert!(is_variable_name("_A1") && is_variable_name("dir"));
+        assert!(["1A", "A-B", "", "UID", "ä"].iter().all(|name| !is_variable_name(name)));
+    }
 }

@@ -43,7 +43,8 @@ pub async fn store(client: &Client, command: &SandboxCommand, at: &LogRef, conte
 
 fn metadata(command: &SandboxCommand, at: &LogRef, bytes: usize) -> ObjectMeta {
     let owner = command.owner_ref(&()).map(|owner| OwnerReference { block_owner_deletion: None, ..owner });
-    let labels = [(COMMAND_UID_LABEL, command.uid().unwrap_or_default()), ("app.kubernetes.io/managed-by", MANAGER.to_owned())];
+    let labels =
+        [(COMMAND_UID_LABEL, command.uid().unwrap_or_default()), ("app.kubernetes.io/managed-by", MANAGER.to_owned())];
     ObjectMeta {
         name: Some(at.name.clone()),
         labels: Some(labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()),
@@ -62,7 +63,8 @@ where
         Err(kube::Error::Api(status)) if status.is_already_exists() => {
             // Stored before, when its command's outcome could not be written; or somebody else's.
             let found = api.get_opt(&object.name_any()).await?;
-            let ours = found.is_some_and(|f| f.owner_references().iter().any(|o| Some(&o.uid) == command.uid().as_ref()));
+            let ours =
+                found.is_some_and(|f| f.owner_references().iter().any(|o| Some(&o.uid) == command.uid().as_ref()));
             let taken = || format!("{} {} is there already and is not this command's", K::kind(&()), object.name_any());
             Ok(if ours { Kept::Stored } else { Kept::Refused(taken()) })
         }

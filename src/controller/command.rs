@@ -154,12 +154,7 @@ fn lease_view(lease: &SandboxLease, ctx: &Context) -> Lease {
     Lease::Present { uid, sandbox, reason, message }
 }
 
-async fn act(
-    command: SandboxCommand,
-    step: Step,
-    found: Option<Found>,
-    ctx: &Arc<Context>,
-) -> Result<Next, Error> {
+async fn act(command: SandboxCommand, step: Step, found: Option<Found>, ctx: &Arc<Context>) -> Result<Next, Error> {
     let api = Api::<SandboxCommand>::namespaced(ctx.client.clone(), &command.namespace().unwrap_or_default());
     let uid = command.uid().unwrap_or_default();
     match step {
@@ -219,6 +214,7 @@ async fn record(
         return Ok(Next::Rest);
     };
     match new.state {
+        Some(CommandState::Queued) => ctx.slots.leave(&now.uid().unwrap_or_default()),
         Some(CommandState::Running) if new.attempts != old.attempts => {
             if let Some((uid, attempt)) = attempt(&now) {
                 let prepared = if let Some(Found::Ready(prepared)) = found { Some(prepared) } else { None };
@@ -257,7 +253,8 @@ fn may_start(command: &SandboxCommand, ctx: &Context) -> bool {
     let (namespace, name) = (command.namespace().unwrap_or_default(), &command.spec.lease_ref.name);
     let Some(lease) = ctx.leases.get(&ObjectRef::new(name).within(&namespace)) else { return false };
     let others = ctx.commands_of(&namespace, name);
-    let running = others.iter().filter(|c| queue::running(c)).map(|c| (c.uid().unwrap_or_default(), queue::persists(c)));
+    let running =
+        others.iter().filter(|c| queue::running(c)).map(|c| (c.uid().unwrap_or_default(), queue::persists(c)));
     let uid = command.uid().unwrap_or_default();
     let lease_uid = lease.uid().unwrap_or_default();
     ctx.slots.take(&lease_uid, (&uid, queue::persists(command)), parallel(&lease), running)

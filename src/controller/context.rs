@@ -10,9 +10,7 @@ use kube::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    attempts::Attempts, board::Board, error::Failures, ledger::Ledger, sequences::Sequences, slots::Slots,
-};
+use super::{attempts::Attempts, board::Board, error::Failures, ledger::Ledger, sequences::Sequences, slots::Slots};
 use crate::{
     api::{SandboxCommand, SandboxLease},
     cluster::events::Events,

@@ -42,7 +42,12 @@ pub(super) async fn submit(
     let files = handle.workspace.uploads(&attempt, &prepared.job);
     if !files.is_empty() {
         let files = files.into_iter().map(|file| (file.path, file.content)).collect();
-        handle.toolbox.upload(files).await.inspect_err(|_| hint_lease(&command, ctx))?;
+        handle.toolbox.upload(files).await.inspect_err(|error| {
+            if error.class == Class::Refused {
+                ctx.attempts.refused(&uid, &attempt, error.to_string());
+            }
+            hint_lease(&command, ctx);
+        })?;
     }
     ctx.attempts.sending(&uid, &attempt, epoch, prepared);
     if handle.place.launcher == Launcher::OneShot {
@@ -212,7 +217,7 @@ async fn masked(command: &SandboxCommand, attempt: &Attempt, answer: Answer, ctx
     let redactor = if matches!(answer, Answer::Done { .. } | Answer::Died { .. }) {
         redactor(command, attempt, ctx).await?
     } else {
-        None
+        Some(Redactor::default())
     };
     let withheld = redactor.is_none();
     let answer = answer.map(|streams| {

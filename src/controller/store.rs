@@ -13,7 +13,7 @@ use crate::{
 pub(super) async fn store(command: &SandboxCommand, logs: Vec<Log>, ctx: &Context) -> Result<Stored, Error> {
     let namespace = command.namespace().unwrap_or_default();
     let names: Vec<&str> = logs.iter().map(|log| log.at.name.as_str()).collect();
-    let wanted: u64 = logs.iter().map(|log| size(log)).sum();
+    let wanted: u64 = logs.iter().map(size).sum();
     let (used, budget) = (ctx.ledger.used(&namespace, &names), ctx.config.log_budget);
     if used.saturating_add(wanted) > budget {
         let message = format!(

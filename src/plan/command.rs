@@ -78,7 +78,10 @@ fn queued(
         Some(never(Reason::LeaseEnded, "the lease ended before it was this command's turn"))
     } else if deadline.is_some_and(|deadline| now >= deadline) {
         let seconds = command.spec.starting_deadline_seconds.unwrap_or_default();
-        Some(never(Reason::StartDeadlineExceeded, &format!("it was not started within startingDeadlineSeconds ({seconds})")))
+        Some(never(
+            Reason::StartDeadlineExceeded,
+            &format!("it was not started within startingDeadlineSeconds ({seconds})"),
+        ))
     } else {
         None
     };
@@ -116,7 +119,8 @@ fn queued(
     };
     let status = command_status::waiting(command, status, reason, &message, now);
     let look = if ahead < TOLD_POSITIONS { LOOK } else { 6 * LOOK };
-    let look = deadline.and_then(|d| Duration::try_from(d.duration_since(now)).ok()).map_or(look, |left| left.min(look));
+    let look =
+        deadline.and_then(|d| Duration::try_from(d.duration_since(now)).ok()).map_or(look, |left| left.min(look));
     if status == *old { Step::Look(look) } else { Step::Record(Box::new(status), Again::After(look)) }
 }
 
@@ -215,6 +219,7 @@ fn run(
             let timed_out = stop.is_some_and(|Stop(reason, _)| reason == Reason::TimedOut);
             kill(if timed_out { command.spec.timeout_seconds.unsigned_abs().into() } else { 0 })
         }
+        None if observed.sent.refused.is_some() => Step::Fence,
         None if observed.sent.fresh => Step::Submit { epoch: *epoch },
         Some(Answer::Unseen) if command_status::sent_to(status.clone(), place) != *status => {
             // Certain not to have started in the old place; the guard keeps a late copy from running twice.

@@ -154,4 +154,3 @@ pub fn due(command: &SandboxCommand, status: &SandboxCommandStatus) -> Option<Ti
     let started = status.start_time.as_ref()?.0;
     started.checked_add(SignedDuration::from_secs(i64::from(command.spec.timeout_seconds) + 1)).ok()
 }
-

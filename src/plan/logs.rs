@@ -1,5 +1,7 @@
 //! What is kept of a command's output: in status, and in objects of their own.
 
+use std::fmt;
+
 use kube::ResourceExt;
 
 use crate::{
@@ -11,12 +13,18 @@ use crate::{
 const LONGEST_NAME: usize = 253;
 
 /// A log that is to be stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Log {
     /// Where.
     pub at: LogRef,
     /// As it was written, but for the secrets and what is left out.
     pub content: Vec<u8>,
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Log({} {}, {} bytes)", self.at.kind, self.at.name, self.content.len())
+    }
 }
 
 /// What became of the logs.
@@ -63,7 +71,11 @@ pub fn place(command: &SandboxCommand, stream: &str) -> LogRef {
     let name: String = command.name_any().chars().take(LONGEST_NAME.saturating_sub(end.len())).collect();
     let kind = if command.spec.log_store() == LogStore::Secret { "Secret" } else { "ConfigMap" };
     // What is cut off must not leave a dot in front of the dash.
-    LogRef { kind: kind.to_owned(), name: format!("{}{end}", name.trim_end_matches(['.', '-'])), key: stream.to_owned() }
+    LogRef {
+        kind: kind.to_owned(),
+        name: format!("{}{end}", name.trim_end_matches(['.', '-'])),
+        key: stream.to_owned(),
+    }
 }
 
 /// What became of the logs when there was nothing to store.
@@ -91,7 +103,10 @@ mod tests {
     #[test]
     fn a_log_has_a_name_of_its_own() {
         let at = place(&command("build", "uid-1", "ConfigMap"), "stdout");
-        assert_eq!((at.kind.as_str(), at.name.as_str(), at.key.as_str()), ("ConfigMap", "build-uid-1-stdout", "stdout"));
+        assert_eq!(
+            (at.kind.as_str(), at.name.as_str(), at.key.as_str()),
+            ("ConfigMap", "build-uid-1-stdout", "stdout")
+        );
         let long = "x".repeat(253);
         let [one, other] = ["uid-1", "uid-2"].map(|uid| place(&command(&long, uid, "Secret"), "stderr"));
         assert_ne!(one, other);

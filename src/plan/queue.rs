@@ -140,8 +140,8 @@ mod tests {
 
     #[test]
     fn persist_commands_never_overlap_and_others_pass_them() {
-        let [mut runs, mut waits] =
-            [("runs", CommandState::Running, 1), ("waits", CommandState::Queued, 2)].map(|(n, s, q)| command(n, Some(q), "1", Some(s)));
+        let [mut runs, mut waits] = [("runs", CommandState::Running, 1), ("waits", CommandState::Queued, 2)]
+            .map(|(n, s, q)| command(n, Some(q), "1", Some(s)));
         runs.spec.shell_state = ShellState::Persist;
         waits.spec.shell_state = ShellState::Persist;
         let passes = command("passes", Some(3), "1", Some(CommandState::Queued));

@@ -1,6 +1,6 @@
 //! What an attempt is to run, and in which surroundings.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use super::protocol::quote;
 
@@ -12,7 +12,7 @@ const LONGEST_STRING: usize = 131_071;
 const LARGEST_ENVIRONMENT: usize = 1024 * 1024;
 
 /// What an attempt is to run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Job {
     /// The script, byte for byte.
     pub script: Vec<u8>,
@@ -31,6 +31,13 @@ pub struct Job {
     pub secret: bool,
 }
 
+impl fmt::Debug for Job {
+    /// Without anything that could be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job").field("script", &self.script.len()).field("secret", &self.secret).finish_non_exhaustive()
+    }
+}
+
 /// Why a job cannot be run anywhere.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
@@ -47,9 +54,7 @@ pub enum Unfit {
     )]
     ValueTooLong(String),
     /// Likewise.
-    #[error(
-        "the environment is larger than {LARGEST_ENVIRONMENT} bytes; pass the large values as stdin or in a file"
-    )]
+    #[error("the environment is larger than {LARGEST_ENVIRONMENT} bytes; pass the large values as stdin or in a file")]
     EnvironmentTooLarge,
 }
 
@@ -89,12 +94,19 @@ impl Job {
 }
 
 /// A file that has to be in the sandbox before the attempt's text is sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Upload {
     /// Absolute path.
     pub path: String,
     /// Content.
     pub content: Vec<u8>,
+}
+
+impl fmt::Debug for Upload {
+    /// Without the content, which may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Upload({}, {} bytes)", self.path, self.content.len())
+    }
 }
 
 /// How much of each output an answer brings back, in bytes: all of it when it is no longer than both together, else
@@ -126,11 +138,19 @@ mod tests {
     }
 
     #[test]
+    fn a_job_shows_nothing_secret() {
+        let job = Job {
+            env: vec![("A".to_owned(), b"hunter2".to_vec())],
+            stdin: Some(b"hunter2".to_vec()),
+            ..Job::default()
+        };
+        let upload = Upload { path: "/p".to_owned(), content: b"hunter2".to_vec() };
+        assert_eq!(format!("{job:?} {upload:?}"), "Job { script: 0, secret: false, .. } Upload(/p, 7 bytes)");
+    }
+
+    #[test]
     fn an_argument_is_never_split() {
         let words = ["printf", "%s\n", "a b", "it's", "$HOME `x` \"y\" *", ""].map(str::to_owned);
-        assert_eq!(
-            Job::argv(&words),
-            b"exec 'printf' '%s\n' 'a b' 'it'\\''s' '$HOME `x` \"y\" *' ''\n"
-        );
+        assert_eq!(Job::argv(&words), b"exec 'printf' '%s\n' 'a b' 'it'\\''s' '$HOME `x` \"y\" *' ''\n");
     }
 }

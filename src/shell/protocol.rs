@@ -108,7 +108,8 @@ impl Workspace {
         if inline(job).is_some() {
             return Vec::new();
         }
-        let upload = |name: &str, content| Upload { path: format!("{}/input/{}/{name}", self.base, attempt.id), content };
+        let upload =
+            |name: &str, content| Upload { path: format!("{}/input/{}/{name}", self.base, attempt.id), content };
         let mut uploads = Vec::new();
         if !job.env.is_empty() {
             uploads.push(upload("env", exports(job)));

@@ -48,7 +48,8 @@ async fn what_is_longer_than_its_tail_is_stored_beside_it() {
     let tail = whole["status"]["stdout"]["tail"].as_str().unwrap();
     assert!(expected.ends_with(tail) && tail.len() == 4096);
 
-    let binary = json!({ "script": "printf '\\377\\000\\001'; printf '\\033[1mx\\033[0m' >&2", "logs": { "store": "Secret" } });
+    let binary =
+        json!({ "script": "printf '\\377\\000\\001'; printf '\\033[1mx\\033[0m' >&2", "logs": { "store": "Secret" } });
     world.apply(&with_spec("binary", &binary)).await.unwrap();
     let binary = world.until_finished("binary").await;
     assert_eq!(binary["status"]["stdout"]["logRef"]["kind"], "Secret");
@@ -89,7 +90,8 @@ async fn the_longest_log_is_stored_with_two_calls() {
     world.command("first", ":").await;
     world.until_finished("first").await;
     let before = world.daytona.calls().await.unwrap().len();
-    let spec = json!({ "script": "seq 1 200000; seq 1 200000 >&2", "logs": { "maxBytes": 524_288, "tailBytes": 16384 } });
+    let spec =
+        json!({ "script": "seq 1 200000; seq 1 200000 >&2", "logs": { "maxBytes": 524_288, "tailBytes": 16384 } });
     world.apply(&with_spec("c", &spec)).await.unwrap();
     let done = world.until_finished("c").await;
     assert_eq!(verdict(&done), said("True", "Stored"), "{done:#}");

@@ -93,6 +93,34 @@ async fn what_it_leaves_in_the_background_lives_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_ends_ends_what_runs() {
+    let world = World::start("ends").await;
+    world.apply(&one_shot("l", 2)).await.unwrap();
+    for n in ["a", "b", "waits"] {
+        world.command(n, &format!("echo begun; echo $$ >pid-{n}; sleep 600")).await;
+    }
+    for n in ["a", "b"] {
+        world
+            .eventually("it runs", async || world.file(&format!("pid-{n}")).await.is_some_and(|p| p.ends_with('\n')))
+            .await;
+    }
+    let pid = world.file("pid-a").await.unwrap();
+    world.delete("sblease", "l").await;
+    world.until_gone("sblease", "l").await;
+    for n in ["a", "b"] {
+        let done = world.until_finished(n).await;
+        assert_eq!(condition(&done, "Succeeded")["reason"], "LeaseEnded");
+        assert_eq!((&done["status"]["exitCode"], &done["status"]["stdout"]["tail"]), (&json!(143), &json!("begun\n")));
+    }
+    let waits = world.until_finished("waits").await;
+    assert_eq!(
+        (&condition(&waits, "Succeeded")["reason"], &waits["status"]["attempts"]),
+        (&json!("LeaseEnded"), &Value::Null)
+    );
+    assert!(!alive(&pid) && world.daytona.state().await.unwrap().sandboxes.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_restart_in_the_middle_loses_nothing() {
     let mut world = World::start("middle").await;
     world.apply(&one_shot("l", 2)).await.unwrap();

@@ -24,7 +24,11 @@ async fn directory_and_variables_carry_over_and_an_exit_ends_nothing() {
         }
         let name = |n: u32| format!("{launcher}-{n}");
         persist(&world, &name(1), "mkdir -p here; cd here; export A=\"it's\nB\" C=3; D=4; exit 7").await;
-        assert!(persist(&world, &name(2), "echo \"$PWD|$A|$C|${D-unset}\"; unset C").await.ends_with("/here|it's\nB|3|unset\n"));
+        assert!(
+            persist(&world, &name(2), "echo \"$PWD|$A|$C|${D-unset}\"; unset C")
+                .await
+                .ends_with("/here|it's\nB|3|unset\n")
+        );
         assert_eq!(persist(&world, &name(3), "echo \"${C-unset} ${PWD##*/}\"; kill -9 $$").await, "unset here\n");
         world.command(&name(4), "echo \"${A-unset} ${PWD##*/}\"; cd /; export A=isolated").await;
         let isolated = world.until_finished(&name(4)).await;

@@ -16,7 +16,8 @@ fn outcome(command: &Value) -> (String, Value, Value) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_is_the_same_whatever_the_shell_and_the_launcher() {
     let runs = SHELLS.map(|shell| async move {
-        let world = World::start_with(&format!("in-{shell}"), Options { shell: Some(shell), ..Options::default() }).await;
+        let world =
+            World::start_with(&format!("in-{shell}"), Options { shell: Some(shell), ..Options::default() }).await;
         world.lease("l").await;
         world.apply(&one_shot("o", 1)).await.unwrap();
         for lease in ["l", "o"] {
@@ -48,7 +49,8 @@ async fn a_command_is_the_same_whatever_the_shell_and_the_launcher() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shell_that_is_dead_is_found_out_and_made_anew() {
     let runs = ["zsh", "bash"].map(|shell| async move {
-        let world = World::start_with(&format!("dead-{shell}"), Options { shell: Some(shell), ..Options::default() }).await;
+        let world =
+            World::start_with(&format!("dead-{shell}"), Options { shell: Some(shell), ..Options::default() }).await;
         world.lease("l").await;
         // The script's parent is the runner, and its parent the session's shell.
         let script = "kill -9 $(cut -d' ' -f4 /proc/$PPID/stat); echo survived; exit 6";

@@ -163,11 +163,7 @@ fn the_last_word_of_the_sandbox_is_the_outcome() {
     ends(&say(done(0, false)), Reason::Succeeded, Some(0));
     ends(&say(done(3, false)), Reason::NonZeroExit, Some(3));
     ends(&say(done(137, false)), Reason::Signalled, Some(137));
-    assert_eq!(
-        say(died()),
-        Step::Kill { grace: 10, after: 0 },
-        "what its runner left behind goes first"
-    );
+    assert_eq!(say(died()), Step::Kill { grace: 10, after: 0 }, "what its runner left behind goes first");
     let died = killed(present(up("session-1", 1)), died());
     ends(&decide(&running(), &died, at(5)), Reason::SessionLost, None);
     assert_eq!(say(Answer::Lost), Step::Kill { grace: 10, after: 0 });
@@ -226,7 +222,10 @@ fn time_deletion_and_the_leases_end_stop_it() {
     assert!(message.contains("being ended") && message.contains("timeoutSeconds (60)"), "{message}");
     assert_eq!(step, Step::Kill { grace: 10, after: 60 });
     assert_eq!(after_telling(&deleted(running()), &seen(ready()), at(5)).1, Step::Kill { grace: 10, after: 0 });
-    assert_eq!(after_telling(&running(), &seen(terminating(up("session-1", 1))), at(5)).1, Step::Kill { grace: 10, after: 0 });
+    assert_eq!(
+        after_telling(&running(), &seen(terminating(up("session-1", 1))), at(5)).1,
+        Step::Kill { grace: 10, after: 0 }
+    );
 
     let stopped = |command: SandboxCommand, lease, answer| decide(&command, &killed(lease, answer), at(61));
     ends(&stopped(running(), ready(), done(143, true)), Reason::TimedOut, Some(143));
@@ -258,8 +257,7 @@ fn not_knowing_decides_nothing() {
 #[test]
 fn a_session_that_is_suspected_gets_nothing_more() {
     let Sandbox::Up { id, place, epoch, .. } = up("session-1", 2) else { panic!() };
-    let suspected =
-        || present(Sandbox::Up { id: id.clone(), place: place.clone(), epoch, trusted: false });
+    let suspected = || present(Sandbox::Up { id: id.clone(), place: place.clone(), epoch, trusted: false });
     waits(&decide(&command(SandboxCommandStatus::default()), &seen(suspected()), at(0)), Reason::WaitingForLease);
     for answer in [Answer::Unseen, Answer::Fenced] {
         assert!(matches!(decide(&running(), &answered(suspected(), answer), at(5)), Step::Look(_)));

@@ -73,11 +73,7 @@ impl Sandbox {
             std::os::unix::fs::symlink(in_path(shell), bin.join("sh")).unwrap();
         }
         let workspace = Workspace::new(home.to_str().unwrap(), home.join("work").to_str().unwrap(), "lease");
-        let session = Self::command(shell, dir.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let session = Self::command(shell, dir.path()).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let mut sandbox = Self { dir, shell, launcher, session, workspace, fed: 0, next: AtomicI32::new(1) };
         assert_eq!(sandbox.execute(&alter(sandbox.workspace.set_up())).trim(), Workspace::SET_UP);
         match launcher {
@@ -210,9 +206,7 @@ impl Sandbox {
                 self.feed(&self.workspace.run(attempt, job));
                 self.wait(attempt)
             }
-            Launcher::OneShot => {
-                Self::parse(attempt, &self.execute(&self.workspace.one(attempt, job, 20, FETCH, &[])))
-            }
+            Launcher::OneShot => Self::parse(attempt, &self.execute(&self.workspace.one(attempt, job, 20, FETCH, &[]))),
         }
     }
 
