@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 /// Each verb that the controller may use, and by what it is used. A verb that is not in the code is
 /// a right that an intruder has and nobody needs.
-const RIGHTS: [(&str, &str, &str, &str); 15] = [
+const RIGHTS: [(&str, &str, &str, &str); 20] = [
     (
         "daytona-controller.dev",
         "sandboxleases",

@@ -60,9 +60,14 @@ pub enum Unfit {
 
 impl Job {
     /// A script that becomes the program with these arguments, each of them as it is.
+    ///
+    /// Not every shell's `exec` knows `--`, so a program whose name looks like an option is started by `env`.
     #[must_use]
     pub fn argv(words: &[String]) -> Vec<u8> {
         let mut script = "exec".to_owned();
+        if words.first().is_some_and(|program| program.starts_with('-')) {
+            script.push_str(" env --");
+        }
         for word in words {
             let _ = write!(script, " {}", quote(word));
         }

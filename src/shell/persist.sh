@@ -9,7 +9,7 @@ dtc_save() {
   (
     set +eu
     trap - EXIT
-    exec "$dtc_sh" "$dtc_runner" save "$dtc_dir" "$dtc_state" "$dtc_path"
+    exec "$dtc_sh" "$dtc_runner" save "$dtc_dir" "$dtc_state" "$dtc_path" "$PWD"
   ) </dev/null >/dev/null 2>&1
   dtc_dir=
 }

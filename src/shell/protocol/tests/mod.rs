@@ -8,6 +8,7 @@ mod kill;
 mod launch;
 mod output;
 mod persist;
+mod scripts;
 mod table;
 
 use std::{
@@ -20,7 +21,7 @@ use std::{
 };
 
 use super::*;
-use crate::shell::{job::Upload, output::Streams};
+use crate::shell::output::{Stream, Streams};
 
 const MARK: &str = "lease-1";
 const FETCH: Fetch = Fetch { head: 4096, tail: 8192 };
@@ -56,11 +57,11 @@ struct Sandbox {
 
 impl Sandbox {
     fn start(shell: &'static str, launcher: Launcher) -> Self {
-        Self::altered(shell, launcher, |text| text)
+        Self::altered(shell, launcher, str::to_owned)
     }
 
     /// One whose programs differ from those that are shipped.
-    fn altered(shell: &'static str, launcher: Launcher, alter: impl Fn(String) -> String) -> Self {
+    fn altered(shell: &'static str, launcher: Launcher, alter: impl Fn(&str) -> String) -> Self {
         let found = Command::new(shell).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
         assert!(found.is_ok(), "{shell} is missing; type: apt-get install -y zsh bash dash busybox");
         let dir = tempfile::tempdir().unwrap();
@@ -75,7 +76,7 @@ impl Sandbox {
         let workspace = Workspace::new(home.to_str().unwrap(), home.join("work").to_str().unwrap(), "lease");
         let session = Self::command(shell, dir.path()).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let mut sandbox = Self { dir, shell, launcher, session, workspace, fed: 0, next: AtomicI32::new(1) };
-        assert_eq!(sandbox.execute(&alter(sandbox.workspace.set_up())).trim(), Workspace::SET_UP);
+        assert_eq!(sandbox.execute(&alter(&sandbox.workspace.set_up())).trim(), Workspace::SET_UP);
         match launcher {
             Launcher::Session => {
                 let log = sandbox.feed(&sandbox.workspace.session(MARK));
@@ -161,7 +162,7 @@ impl Sandbox {
     }
 
     fn kill(&self, attempt: &Attempt, grace: u64) -> Answer {
-        Self::parse(attempt, &self.execute(&self.workspace.kill(attempt, grace, 0, FETCH)))
+        Self::parse(attempt, &self.execute(&self.workspace.kill(attempt, grace, 0, 20, FETCH)))
     }
 
     fn fence(&self, attempt: &Attempt) -> Answer {
@@ -230,7 +231,7 @@ impl Sandbox {
         let deadline = Instant::now() + LIVELY;
         while !condition(self) {
             assert!(Instant::now() < deadline, "not seen within 30 s: {what}");
-            std::thread::sleep(Duration::from_millis(2));
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 
