@@ -194,7 +194,8 @@ async fn a_command_that_waits_for_a_secret_wakes_no_sandbox() {
     for n in 0..3 {
         let at = format!("reconcile.fluxcd.io/requestedAt={n}");
         world.kubectl.run(&["annotate", "sblease", "l", "--overwrite", &at]).await.unwrap();
-        world.until("sblease", "l", "looked at", |o| o["status"]["lastHandledReconcileAt"] == n.to_string()).await;
+        let value = n.to_string();
+        world.until("sblease", "l", "looked at", |o| o["status"]["lastHandledReconcileAt"] == *value).await;
     }
     assert_eq!(world.calls("POST /sandbox/{sandbox}/start").await, 0);
     world.kubectl.run(&["create", "secret", "generic", "later", "--from-literal=TOKEN=short"]).await.unwrap();

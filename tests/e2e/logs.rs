@@ -26,7 +26,7 @@ async fn log(world: &World, command: &Value, stream: &str) -> Vec<u8> {
     {
         return text.as_bytes().to_vec();
     }
-    let encoded = object["binaryData"][key].as_str().or(object["data"][key].as_str()).unwrap();
+    let encoded = object["binaryData"][key].as_str().or_else(|| object["data"][key].as_str()).unwrap();
     STANDARD.decode(encoded).unwrap()
 }
 
@@ -42,7 +42,7 @@ async fn what_is_longer_than_its_tail_is_stored_beside_it() {
     world.command("whole", "seq 1 5000; seq 1 3 >&2").await;
     let whole = world.until_finished("whole").await;
     assert_eq!(verdict(&whole), said("True", "Stored"));
-    let expected: String = (1..=5000).map(|n| format!("{n}\n")).collect();
+    let expected = (1..=5000).map(|n| n.to_string()).collect::<Vec<_>>().join("\n") + "\n";
     assert_eq!(log(&world, &whole, "stdout").await, expected.as_bytes());
     assert_eq!(whole["status"]["stderr"]["logRef"], Value::Null);
     let tail = whole["status"]["stdout"]["tail"].as_str().unwrap();
