@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 /// Each verb that the controller may use, and by what it is used. A verb that is not in the code is
 /// a right that an intruder has and nobody needs.
-const RIGHTS: [(&str, &str, &str, &str); 20] = [
+const RIGHTS: [(&str, &str, &str, &str); 21] = [
     (
         "daytona-controller.dev",
         "sandboxleases",
@@ -29,6 +29,12 @@ const RIGHTS: [(&str, &str, &str, &str); 20] = [
     ("daytona-controller.dev", "sandboxleases", "watch", "src/controller/watches.rs"),
     ("daytona-controller.dev", "sandboxleases", "patch", "src/cluster/finalizer.rs: metadata.finalizers"),
     ("daytona-controller.dev", "sandboxleases/status", "patch", "src/cluster/status.rs: server-side apply"),
+    (
+        "daytona-controller.dev",
+        "sandboxcommands",
+        "get",
+        "src/controller/command.rs: a live look at a finished one, whose outputs are not kept",
+    ),
     ("daytona-controller.dev", "sandboxcommands", "list", "src/controller/watches.rs"),
     ("daytona-controller.dev", "sandboxcommands", "watch", "src/controller/watches.rs"),
     ("daytona-controller.dev", "sandboxcommands", "patch", "src/cluster/finalizer.rs: metadata.finalizers"),
@@ -105,6 +111,7 @@ fn everything() -> Value {
         "allowApiUrls": ["https://other.example/api", "http://127.0.0.1:3000/api=http://127.0.0.1:4000,http://127.0.0.1:4001"],
         "credential": { "existingSecret": { "name": "daytona", "key": "token" } },
         "controllerKeyFor": "All",
+        "logBudgetPerNamespace": "1Gi",
         "extraArgs": ["--log-json", "--lease-poll=30s"],
         "image": { "repository": "images.example/daytona-controller", "tag": "1.2.3", "pullPolicy": "Always" },
         "imagePullSecrets": ["pull"],
@@ -265,7 +272,8 @@ fn values_become_flags_and_environment() {
         of_kind(&objects, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0].clone()
     };
     let bare = container(&json!({}));
-    let expected = ["run", "--health-addr=0.0.0.0:8080", "--controller-key-for=Labelled"];
+    let budget = "--log-budget-per-namespace=64Mi";
+    let expected = ["run", "--health-addr=0.0.0.0:8080", "--controller-key-for=Labelled", budget];
     assert_eq!(strings(&bare["args"]), expected);
     assert_eq!(bare["image"], format!("daytona-controller:{}", env!("CARGO_PKG_VERSION")));
     assert_eq!(bare.get("env"), None);
@@ -280,6 +288,7 @@ fn values_become_flags_and_environment() {
         "--allow-api-url=http://127.0.0.1:3000/api=http://127.0.0.1:4000,http://127.0.0.1:4001",
         "--watch-namespace=blue",
         "--watch-namespace=123",
+        "--log-budget-per-namespace=1Gi",
         "--log-json",
         "--lease-poll=30s",
     ];
@@ -301,6 +310,7 @@ fn a_wrong_value_is_refused_by_name() {
         (json!({ "daytonaApiUrl": "app.daytona.io" }), "daytonaApiUrl"),
         (json!({ "allowApiUrls": ["ftp://daytona.example"] }), "allowApiUrls"),
         (json!({ "controllerKeyFor": "Everybody" }), "controllerKeyFor"),
+        (json!({ "logBudgetPerNamespace": "64MB" }), "logBudgetPerNamespace"),
         // A key itself does not belong into values, which end up in release Secrets and repositories.
         (json!({ "credential": { "apiKey": "dtn_123" } }), "credential"),
         (json!({ "credential": { "existingSecret": { "key": "" } } }), "credential"),
