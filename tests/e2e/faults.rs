@@ -155,8 +155,8 @@ async fn a_limit_of_calls_is_honoured() {
     world.daytona.add_rule(full.header("Retry-After-sandbox-create", "3600").times(1)).await.unwrap();
     world.start_controller();
     world.lease("a").await;
-    world.lease("b").await;
     world.until_reason("sblease", "a", "Ready", "APIThrottled").await;
+    world.lease("b").await;
     world.until_reason("sblease", "b", "Ready", "APIThrottled").await;
     assert_eq!(world.calls("POST /api/sandbox").await, 1, "another call although a pause was asked for");
 }
