@@ -6,11 +6,20 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use super::{error::Error, inputs::Prepared};
+use super::error::Error;
 use crate::{
     plan::{command::Sent, logs::Stored},
-    shell::{Answer, Attempt, Outputs},
+    shell::{Answer, Attempt, Job, Outputs, Redactor},
 };
+
+/// What a command runs with.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) job: Job,
+    pub(super) redactor: Redactor,
+    /// Which versions of its Secrets that is.
+    pub(super) secrets: Option<String>,
+}
 
 #[derive(Debug, Default)]
 struct Entry {

@@ -8,12 +8,13 @@ use kube::{
 };
 
 use super::{
-    board::{Handle, Suspicion},
+    board::Suspicion,
     context::{Context, RECONCILE_LIMIT, reference},
     error::Error,
     inputs::{self, Found},
     launch::{fence, kill, submit, wait},
     store::store,
+    subject::{Next, attempt, handle, hint_lease, lease_uid, suspect},
 };
 use crate::{
     api::{
@@ -25,7 +26,7 @@ use crate::{
         command::{self as plan, Again, Inputs, Lease, Observed, Step},
         queue::{self, Turn},
     },
-    shell::{Answer, Attempt, How},
+    shell::{Answer, How},
 };
 
 /// Most steps in one reconcile.
@@ -35,20 +36,6 @@ const BEHIND: Duration = Duration::from_millis(200);
 /// Longest wait before a failed step is tried again. Short: every error of a toolbox may be gone in a moment, and the
 /// lease's own controller finds out what is behind it.
 const LONGEST_WAIT: Duration = Duration::from_secs(15);
-
-pub(super) enum Next {
-    Now(Box<SandboxCommand>),
-    After(Duration),
-    /// Somebody waits for its end; look again after this time all the same.
-    Waiting(Duration),
-    Rest,
-}
-
-impl Next {
-    pub(super) fn now(command: SandboxCommand) -> Self {
-        Self::Now(Box::new(command))
-    }
-}
 
 pub(super) async fn reconcile(command: Arc<SandboxCommand>, ctx: Arc<Context>) -> Result<Action, Error> {
     let uid = command.uid().unwrap_or_default();
@@ -279,34 +266,4 @@ fn announce(command: &SandboxCommand, old: &SandboxCommandStatus, new: &SandboxC
     if let Some(told) = condition(&new.conditions, CommandCondition::Succeeded.as_str()) {
         ctx.events.publish(reference(command), told.status == "False", &told.reason, "Run", &told.message);
     }
-}
-
-/// Has the lease look at its session, if that is news.
-pub(super) fn suspect(command: &SandboxCommand, epoch: u64, suspicion: Suspicion, ctx: &Context) {
-    if lease_uid(command).is_some_and(|lease| ctx.board.suspect(lease, epoch, suspicion)) {
-        hint_lease(command, ctx);
-    }
-}
-
-/// The command's UID and its present attempt, once one is recorded.
-pub(super) fn attempt(command: &SandboxCommand) -> Option<(String, Attempt)> {
-    let (uid, status) = (command.uid()?, command.status.as_ref()?);
-    let mark = status.session_id.as_deref().or(status.workspace_id.as_deref())?;
-    let attempt = Attempt::new(&uid, status.attempts?, mark);
-    Some((uid, attempt))
-}
-
-pub(super) fn lease_uid(command: &SandboxCommand) -> Option<&str> {
-    command.status.as_ref()?.lease_uid.as_deref()
-}
-
-/// The way into the sandbox that the attempt was recorded for; no other will do.
-pub(super) fn handle(command: &SandboxCommand, ctx: &Context) -> Option<Arc<Handle>> {
-    let handle = ctx.board.handle(lease_uid(command)?)?;
-    let recorded = command.status.as_ref()?.sandbox_id.as_deref()?;
-    (handle.sandbox == recorded).then_some(handle)
-}
-
-pub(super) fn hint_lease(command: &SandboxCommand, ctx: &Context) {
-    ctx.hint_lease(&command.namespace().unwrap_or_default(), &command.spec.lease_ref.name);
 }

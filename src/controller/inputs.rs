@@ -10,7 +10,7 @@ use std::{
 use kube::ResourceExt;
 use sha2::{Digest, Sha256};
 
-use super::context::Context;
+use super::{attempts::Prepared, context::Context};
 use crate::{
     api::{
         CommandReason as Reason, EnvSource, EnvVar, KeyRef, ObjectRef, SandboxCommand, SandboxCommandSpec, SourceKind,
@@ -20,15 +20,6 @@ use crate::{
     plan::command::Inputs,
     shell::{Job, Redactor},
 };
-
-/// What a command runs with.
-#[derive(Debug)]
-pub(super) struct Prepared {
-    pub(super) job: Job,
-    pub(super) redactor: Redactor,
-    /// Which versions of its Secrets that is.
-    pub(super) secrets: Option<String>,
-}
 
 /// What was found.
 #[derive(Clone, Debug)]

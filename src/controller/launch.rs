@@ -6,12 +6,12 @@ use kube::ResourceExt;
 use tracing::Instrument;
 
 use super::{
-    attempts::{Masked, Waiting},
+    attempts::{Masked, Prepared, Waiting},
     board::{Handle, Suspicion},
-    command::{Next, attempt, handle, hint_lease, lease_uid, suspect},
     context::Context,
     error::Error,
-    inputs::{self, Prepared, has_secrets},
+    inputs::{self, has_secrets},
+    subject::{Next, attempt, handle, hint_lease, lease_uid, suspect},
 };
 use crate::{
     api::SandboxCommand,

@@ -11,10 +11,12 @@ mod launch;
 mod lease;
 mod ledger;
 mod observe;
+mod prepare;
 mod sequences;
 mod slots;
 mod start;
 mod store;
+mod subject;
 mod watches;
 
 pub use context::Context;

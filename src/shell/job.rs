@@ -2,8 +2,6 @@
 
 use std::fmt::{self, Write as _};
 
-use super::protocol::quote;
-
 /// Longest single `NAME=VALUE` or argument that Linux hands to a program, in bytes (`MAX_ARG_STRLEN`, its final NUL
 /// apart).
 const LONGEST_STRING: usize = 131_071;
@@ -122,6 +120,11 @@ pub struct Fetch {
     pub head: usize,
     /// Of the end.
     pub tail: usize,
+}
+
+/// One shell word, whatever is in it.
+pub(super) fn quote(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use sha2::{Digest, Sha256};
 
 pub use self::answer::{Answer, Garbled, How};
-use super::job::{Fetch, Job, Upload};
+use super::job::{Fetch, Job, Upload, quote};
 
 /// The runner, as it is put into each sandbox.
 const RUNNER: &str = include_str!("runner.sh");
@@ -264,11 +264,6 @@ fn exports(job: &Job) -> Vec<u8> {
 /// The line that takes the environment out of what carries over.
 fn names(job: &Job) -> String {
     job.env.iter().fold("unset DTC_ATTEMPT".to_owned(), |line, (name, _)| line + " " + name) + "\n"
-}
-
-/// One shell word, whatever is in it.
-pub(super) fn quote(word: &str) -> String {
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]
