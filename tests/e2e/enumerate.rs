@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::world::{self, LIMIT, Options, World};
 
 /// How many runs go at once.
-const AT_ONCE: usize = 6;
+const AT_ONCE: usize = 4;
 
 /// Name and exit code of the commands. Each appends its name to the file `runs`.
 const COMMANDS: [(&str, i64); 3] = [("one", 0), ("two", 3), ("three", 7)];
@@ -83,10 +83,11 @@ async fn enumerate(launcher: Launcher) {
     assert!(failures.is_empty(), "{} of {total} failed:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// The phases worth trying. A call that changes nothing is the same whether it has been seen by Daytona or not.
+/// The phases that differ. Where a call changes nothing, a controller that dies right after the answer, before it has
+/// written anything, leaves the world as one that dies before the call.
 fn moments(call: &Call) -> Vec<Moment> {
     let phases: &[Phase] = match call.method.as_str() {
-        "GET" => &[Phase::Before, Phase::After],
+        "GET" => &[Phase::Before],
         _ => &[Phase::Before, Phase::During, Phase::After],
     };
     phases.iter().map(|phase| Moment { call: call.clone(), phase: *phase, tries: 2 }).collect()
