@@ -1,8 +1,9 @@
 //! A lease from its creation to its end.
 
-use serde_json::Value;
+use dev::local_daytona::Rule;
+use serde_json::{Value, json};
 
-use crate::world::{World, alive, condition};
+use crate::world::{World, alive, condition, lease};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_gets_a_sandbox_and_a_session_and_runs_commands_in_order() {
@@ -173,4 +174,44 @@ async fn the_story_is_told_by_get_describe_and_wait() {
     world.eventually("events", async || described("sbcmd", "early").await.contains("exit code 0")).await;
     let lease = described("sblease", "l").await;
     assert!(lease.contains("Provisioning") && lease.contains("Ready"), "{lease}");
+}
+
+/// A command waits for a lease that is missing, failed or being deleted, and for none that it was not bound to.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_waits_for_a_lease_that_can_take_it() {
+    let world = World::start("waits").await;
+    world.command("early", "echo early >>runs").await;
+    world.until_reason("sbcmd", "early", "Succeeded", "LeaseNotFound").await;
+    let mut failed: Value = serde_json::from_str(&lease("l")).unwrap();
+    failed["spec"]["sandbox"] = json!({ "snapshot": "no-such-snapshot" });
+    world.apply(&failed.to_string()).await.unwrap();
+    let waits = world.until_reason("sbcmd", "early", "Succeeded", "WaitingForLease").await;
+    let bound = waits["status"]["leaseUID"].clone();
+    world
+        .until("sbcmd", "early", "told why", |o| {
+            condition(o, "Succeeded")["message"].as_str().unwrap_or_default().contains("SnapshotNotFound")
+        })
+        .await;
+    world.delete("sblease", "l").await;
+    world.until_gone("sblease", "l").await;
+    // Bound to the lease that has ended, so no other lease takes it.
+    let early = world.until_finished("early").await;
+    assert_eq!(
+        (&condition(&early, "Succeeded")["reason"], &early["status"]["leaseUID"]),
+        (&json!("LeaseEnded"), &bound)
+    );
+
+    world.lease("l").await;
+    world.until_ready("l").await;
+    let held = world.daytona.add_rule(Rule::on("DELETE", "/api/sandbox/.*").answer(409, json!({}))).await.unwrap();
+    world.delete("sblease", "l").await;
+    world.until("sblease", "l", "going", |o| o["metadata"]["deletionTimestamp"].is_string()).await;
+    world.command("next", "echo next >>runs").await;
+    let next = world.until_reason("sbcmd", "next", "Succeeded", "LeaseTerminating").await;
+    assert_eq!(next["status"]["leaseUID"], Value::Null, "it is bound to a lease that ends");
+    world.daytona.remove_rule(held).await.unwrap();
+    world.until_gone("sblease", "l").await;
+    world.lease("l").await;
+    assert_eq!(world.until_finished("next").await["status"]["exitCode"], 0);
+    assert_eq!(world.file("runs").await.as_deref(), Some("next\n"));
 }
