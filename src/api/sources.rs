@@ -53,7 +53,7 @@ pub struct EnvVar {
     /// refused.
     #[schemars(length(min = 1, max = 128), regex(pattern = r"^[A-Za-z_][A-Za-z0-9_]*$"))]
     #[x_kube(
-        validation = Rule::new("!(self in ['UID', 'EUID', 'PPID', 'BASHOPTS', 'SHELLOPTS', 'BASH_VERSINFO', 'DTC_ATTEMPT'])")
+        validation = Rule::new("!(self in ['UID', 'EUID', 'PPID', 'BASHOPTS', 'SHELLOPTS', 'BASH_VERSINFO']) && !self.matches('^(DTC|dtc)_')")
             .message("this name cannot be set: shells and the controller keep it for themselves")
     )]
     pub name: String,
@@ -115,7 +115,22 @@ pub struct EnvSource {
 pub struct ScriptSource {
     /// A key of a `ConfigMap`, in `data` or `binaryData`; read when the command starts. It may be as long as a
     /// `ConfigMap` can be.
-    pub config_map_key_ref: KeyRef,
+    pub config_map_key_ref: ConfigMapKey,
+}
+
+/// A key of a `ConfigMap` of the same namespace that has to be there.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConfigMapKey {
+    /// Name of the `ConfigMap`.
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+    )]
+    pub name: String,
+
+    /// Key in its data.
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[-._a-zA-Z0-9]+$"))]
+    pub key: String,
 }
 
 /// What a command reads from its standard input.
@@ -160,8 +175,10 @@ impl SourceKind {
     }
 }
 
-/// Names that shells and the controller keep for themselves; the rule on [`EnvVar::name`] lists the same.
-const KEPT_NAMES: [&str; 7] = ["UID", "EUID", "PPID", "BASHOPTS", "SHELLOPTS", "BASH_VERSINFO", "DTC_ATTEMPT"];
+/// Names that shells keep for themselves; the rule on [`EnvVar::name`] lists the same.
+const KEPT_NAMES: [&str; 6] = ["UID", "EUID", "PPID", "BASHOPTS", "SHELLOPTS", "BASH_VERSINFO"];
+/// What the names of the controller's own variables begin with.
+const KEPT_PREFIXES: [&str; 2] = ["DTC_", "dtc_"];
 
 /// Whether a key of a Secret or `ConfigMap` can be an environment variable.
 #[must_use]
@@ -170,6 +187,7 @@ pub fn is_variable_name(name: &str) -> bool {
     bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
         && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
         && !KEPT_NAMES.contains(&name)
+        && !KEPT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 #[cfg(test)]
@@ -181,6 +199,6 @@ mod tests {
         let rule = format!("!(self in {})", format!("{KEPT_NAMES:?}").replace('"', "'"));
         assert!(include_str!("../../crds/sandboxcommands.yaml").contains(&rule), "{rule}");
         assert!(is_variable_name("_A1") && is_variable_name("dir"));
-        assert!(["1A", "A-B", "", "UID", "ä"].iter().all(|name| !is_variable_name(name)));
+        assert!(["1A", "A-B", "", "UID", "ä", "DTC_ATTEMPT", "dtc_dir"].iter().all(|name| !is_variable_name(name)));
     }
 }

@@ -31,14 +31,22 @@ pub async fn store(client: &Client, command: &SandboxCommand, at: &LogRef, conte
     if at.kind == "Secret" {
         let data = BTreeMap::from([(at.key.clone(), ByteString(content))]);
         let secret = Secret { metadata, data: Some(data), immutable: Some(true), ..Secret::default() };
-        return create(&Api::namespaced(client.clone(), &namespace), command, &secret).await;
+        return create(&Api::namespaced(client.clone(), &namespace), &secret, |found| found.data == secret.data).await;
     }
     let (text, binary) = match String::from_utf8(content) {
-        Ok(text) => (Some(BTreeMap::from([(at.key.clone(), text)])), None),
+        Ok(text) if is_plain(&text) => (Some(BTreeMap::from([(at.key.clone(), text)])), None),
+        Ok(text) => (None, Some(BTreeMap::from([(at.key.clone(), ByteString(text.into_bytes()))]))),
         Err(other) => (None, Some(BTreeMap::from([(at.key.clone(), ByteString(other.into_bytes()))]))),
     };
     let map = ConfigMap { metadata, data: text, binary_data: binary, immutable: Some(true) };
-    create(&Api::namespaced(client.clone(), &namespace), command, &map).await
+    let same = |found: &ConfigMap| found.data == map.data && found.binary_data == map.binary_data;
+    create(&Api::namespaced(client.clone(), &namespace), &map, same).await
+}
+
+/// Whether JSON does not blow it up: it writes a control character with six bytes, and a request may hold three
+/// mebibytes.
+fn is_plain(text: &str) -> bool {
+    text.chars().filter(|c| c.is_control() && !matches!(c, '\n' | '\t' | '\r')).count() <= text.len() / 8
 }
 
 fn metadata(command: &SandboxCommand, at: &LogRef, bytes: usize) -> ObjectMeta {
@@ -54,7 +62,7 @@ fn metadata(command: &SandboxCommand, at: &LogRef, bytes: usize) -> ObjectMeta {
     }
 }
 
-async fn create<K>(api: &Api<K>, command: &SandboxCommand, object: &K) -> kube::Result<Kept>
+async fn create<K>(api: &Api<K>, object: &K, same: impl Fn(&K) -> bool) -> kube::Result<Kept>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
 {
@@ -62,14 +70,15 @@ where
         Ok(_) => Ok(Kept::Stored),
         Err(kube::Error::Api(status)) if status.is_already_exists() => {
             // Stored before, when its command's outcome could not be written; or somebody else's.
-            let found = api.get_opt(&object.name_any()).await?;
-            let ours =
-                found.is_some_and(|f| f.owner_references().iter().any(|o| Some(&o.uid) == command.uid().as_ref()));
-            let taken = || format!("{} {} is there already and is not this command's", K::kind(&()), object.name_any());
+            let found = api.get(&object.name_any()).await?;
+            let ours = found.owner_references() == object.owner_references() && same(&found);
+            let taken = || format!("{} {} is there already and is not this log", K::kind(&()), object.name_any());
             Ok(if ours { Kept::Stored } else { Kept::Refused(taken()) })
         }
         // Not allowed, too large, over a quota, or in a namespace that is being deleted.
-        Err(kube::Error::Api(status)) if (400..500).contains(&status.code) && ![408, 429].contains(&status.code) => {
+        Err(kube::Error::Api(status))
+            if (400..500).contains(&status.code) && ![401, 404, 408, 409, 429].contains(&status.code) =>
+        {
             Ok(Kept::Refused(status.message.clone()))
         }
         Err(error) => Err(error),

@@ -35,6 +35,7 @@ struct Entry {
 impl Entry {
     fn answer(&mut self, Masked { answer, withheld }: Masked, killed: bool) {
         (self.sent.answer, self.sent.withheld, self.sent.killed) = (Some(answer), withheld, killed);
+        self.sent.garbled = 0;
     }
 }
 
@@ -126,12 +127,27 @@ impl Attempts {
     }
 
     pub(super) fn answered(&self, command: &str, attempt: &Attempt, masked: Masked) {
-        self.change(command, attempt, |entry| entry.answer(masked, false));
+        // What was answered to a kill or a fence is the last word; an answer from before may come after it.
+        self.change(command, attempt, |entry| {
+            if !entry.sent.killed && entry.sent.answer != Some(Answer::Fenced) {
+                entry.answer(masked, false);
+            }
+        });
     }
 
     /// The answer of a kill: nothing of the attempt is left.
     pub(super) fn ended(&self, command: &str, attempt: &Attempt, masked: Masked) {
         self.with(command, attempt, |entry| entry.answer(masked, true));
+    }
+
+    /// An answer about it made no sense.
+    pub(super) fn garbled(&self, command: &str, attempt: &Attempt) {
+        self.with(command, attempt, |entry| entry.sent.garbled += 1);
+    }
+
+    /// After a kill these processes were left.
+    pub(super) fn survived(&self, command: &str, attempt: &Attempt, pids: Vec<u32>) {
+        self.with(command, attempt, |entry| entry.sent.survived = (entry.sent.survived.0 + 1, pids));
     }
 
     /// What became of its logs.

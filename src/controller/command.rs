@@ -26,7 +26,7 @@ use crate::{
         command::{self as plan, Again, Inputs, Lease, Observed, Step},
         queue::{self, Turn},
     },
-    shell::{Answer, How},
+    shell::{Answer, Attempt, How},
 };
 
 /// Most steps in one reconcile.
@@ -210,8 +210,10 @@ async fn record(
         }
         Some(CommandState::Finished) if old.state != new.state => {
             ctx.slots.leave(&now.uid().unwrap_or_default());
-            if let (Some(lease), Some((_, attempt))) = (new.lease_uid.as_deref(), attempt(&command)) {
-                ctx.board.collected(lease, [attempt.id]);
+            if let (Some(lease), Some((uid, attempt))) = (new.lease_uid.as_deref(), attempt(&command)) {
+                // A fenced one may have left what was uploaded for it too late.
+                let all = 1..=new.attempts.unwrap_or(1);
+                ctx.board.collected(lease, all.map(|n| Attempt::new(&uid, n, &attempt.mark).id));
             }
         }
         _ => {}
@@ -247,14 +249,17 @@ fn may_start(command: &SandboxCommand, ctx: &Context) -> bool {
     ctx.slots.take(&lease_uid, (&uid, queue::persists(command)), parallel(&lease), running)
 }
 
-/// A command that found our files gone, or took them away, may not be the last to do so: the next one is not fed in
-/// before the lease has looked.
+/// A command that found our files gone or its shell dead may not be the last to do so: the next one is not fed in before
+/// the lease has looked.
 fn doubt(command: &SandboxCommand, ctx: &Context) {
     let Some((uid, attempt)) = attempt(command) else { return };
-    let answer = ctx.attempts.sent(&uid, &attempt).answer;
-    let gone = matches!(answer, Some(Answer::Lost | Answer::Done { how: How::OutputLost, .. }));
-    if let Some(handle) = handle(command, ctx).filter(|_| gone) {
-        suspect(command, handle.epoch, Suspicion::Workspace, ctx);
+    let doubt = match ctx.attempts.sent(&uid, &attempt).answer {
+        Some(Answer::Lost | Answer::Done { how: How::OutputLost, .. }) => Suspicion::Workspace,
+        Some(Answer::Died { session_lives: false, .. }) => Suspicion::Shell,
+        _ => return,
+    };
+    if let Some(handle) = handle(command, ctx) {
+        suspect(command, handle.epoch, doubt, ctx);
     }
 }
 

@@ -37,6 +37,8 @@ pub struct Context {
     pub(super) command_hints: mpsc::Sender<ObjectRef<SandboxCommand>>,
     /// Cancelled once both watches have listed what there is. (A store's own wait wakes one waiter only.)
     pub(super) listed: CancellationToken,
+    /// Cancelled once the Secrets and `ConfigMaps` were listed.
+    pub(super) sources_listed: CancellationToken,
     pub(super) stop: CancellationToken,
     pub(super) clock: fn() -> Timestamp,
 }
@@ -82,10 +84,21 @@ impl Context {
     /// all of them when it ends.
     pub(super) fn hint_commands_of(&self, namespace: &str, lease: &str, ends: bool) {
         let mut commands = self.commands_of(namespace, lease);
-        commands.retain(|c| queue::unfinished(c));
-        queue::sort(&mut commands);
-        let some = if ends { commands.len() } else { HINTED.min(commands.len()) };
-        for command in commands.iter().take(some) {
+        commands.retain(|c| queue::unfinished(c) && (ends || queue::running(c)));
+        for command in &commands {
+            self.hint_command(command);
+        }
+        if !ends {
+            self.hint_next(namespace, lease);
+        }
+    }
+
+    /// Asks for a look at the commands of a lease whose turn may have come.
+    pub(super) fn hint_next(&self, namespace: &str, lease: &str) {
+        let mut waiting = self.commands_of(namespace, lease);
+        waiting.retain(|c| queue::unfinished(c) && !queue::running(c) && !queue::held_up(c));
+        queue::sort(&mut waiting);
+        for command in waiting.iter().take(HINTED) {
             self.hint_command(command);
         }
     }
@@ -96,7 +109,8 @@ pub(super) fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectRefe
     ObjectReference { resource_version: None, ..object.object_ref(&()) }
 }
 
-/// How many commands of a lease look at its news at once; the others say only that they wait, and look now and then.
+/// How many waiting commands of a lease look at its news at once; the others say only that they wait, and look now and
+/// then.
 const HINTED: usize = 16;
 
 /// How long one reconcile may take. Longer than any single call in it, the held ones apart.

@@ -77,16 +77,22 @@ pub(super) async fn redactor(
     ctx: &Context,
 ) -> kube::Result<Option<Redactor>> {
     let mut reader = Reader::new(command, ctx);
-    let read = async {
-        reader.variables(&command.spec).await?;
-        reader.stdin(&command.spec).await
-    };
-    match read.await {
-        Err(Stop::Kube(error)) => return Err(error),
-        // What it named in a ConfigMap is of no interest here; a Secret that is gone shows in the version.
-        Ok(_) | Err(Stop::Missing(..) | Stop::Unfit(_)) => {}
+    match reader.prepare(&secrets_alone(&command.spec)).await {
+        Err(Stop::Kube(error)) => Err(error),
+        // Not all that it was started with is there.
+        Err(Stop::Missing(..) | Stop::Unfit(_)) => Ok(None),
+        Ok(prepared) => Ok((prepared.secrets.as_deref() == version).then_some(prepared.redactor)),
     }
-    Ok((reader.version().as_deref() == version).then(|| Redactor::new(reader.values)))
+}
+
+/// The same command without what it reads elsewhere: that may be gone, and says nothing of what must not be shown.
+fn secrets_alone(spec: &SandboxCommandSpec) -> SandboxCommandSpec {
+    let mut spec = spec.clone();
+    (spec.script, spec.script_from, spec.command) = (Some(String::new()), None, None);
+    spec.env.retain(|v| v.value_from.as_ref().is_some_and(|from| from.secret_key_ref.is_some()));
+    spec.env_from.retain(|source| source.secret_ref.is_some());
+    spec.stdin = spec.stdin.filter(|stdin| stdin.secret_key_ref.is_some());
+    spec
 }
 
 /// Reads each object once.
@@ -109,7 +115,8 @@ impl<'a> Reader<'a> {
             (_, Some(words), _) => Job::argv(words),
             (_, _, Some(from)) => {
                 let key = &from.config_map_key_ref;
-                self.key(SourceKind::ConfigMap, key).await?.unwrap_or_default()
+                let key = KeyRef { name: key.name.clone(), key: key.key.clone(), optional: false };
+                self.key(SourceKind::ConfigMap, &key).await?.unwrap_or_default()
             }
             (None, None, None) => return Err(Stop::Unfit("neither script, scriptFrom nor command is set".to_owned())),
         };

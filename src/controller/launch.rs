@@ -41,6 +41,10 @@ pub(super) async fn submit(
     }
     let files = handle.workspace.uploads(&attempt, &prepared.job);
     if !files.is_empty() {
+        // A text that is under way could start while its files are written again.
+        if !ctx.attempts.sent(&uid, &attempt).fresh {
+            return fence(command, ctx).await;
+        }
         let files = files.into_iter().map(|file| (file.path, file.content)).collect();
         handle.toolbox.upload(files).await.inspect_err(|error| {
             if error.class == Class::Refused {
@@ -187,7 +191,11 @@ pub(super) async fn kill(command: SandboxCommand, grace: u64, after: u64, ctx: &
         // It began later than its record says.
         Answer::Early(left) => Ok(Next::After(Duration::from_secs(left.clamp(1, 60)))),
         Answer::Ending(_) => Ok(Next::After(Duration::from_millis(100))),
-        Answer::Survivors | Answer::Running => {
+        Answer::Survivors(pids) => {
+            ctx.attempts.survived(&uid, &attempt, pids);
+            Err(Error::Sandbox("something that the command started could not be ended; it is tried again".to_owned()))
+        }
+        Answer::Running => {
             Err(Error::Sandbox("something that the command started could not be ended; it is tried again".to_owned()))
         }
         answer => {
@@ -207,6 +215,7 @@ fn understood(
     ctx: &Context,
 ) -> Result<Answer, Error> {
     Answer::parse(attempt, text).map_err(|garbled| {
+        ctx.attempts.garbled(&command.uid().unwrap_or_default(), attempt);
         suspect(command, handle.epoch, Suspicion::Workspace, ctx);
         Error::Sandbox(garbled.to_string())
     })

@@ -97,6 +97,7 @@ pub async fn start(
         lease_hints,
         command_hints,
         listed: CancellationToken::new(),
+        sources_listed: CancellationToken::new(),
         stop: stop.clone(),
         clock: system_time,
     });
@@ -134,9 +135,16 @@ pub async fn start(
             listed();
         }
     };
-    let secrets = watches::sources(scope.api::<PartialObjectMeta<Secret>>(&client), SourceKind::Secret, &ctx);
-    let maps = watches::sources(scope.api::<PartialObjectMeta<ConfigMap>>(&client), SourceKind::ConfigMap, &ctx);
-    let sources = async { tokio::join!(secrets, maps) };
+    let (secrets_listed, maps_listed) = (CancellationToken::new(), CancellationToken::new());
+    let secrets = scope.api::<PartialObjectMeta<Secret>>(&client);
+    let secrets = watches::sources(secrets, SourceKind::Secret, &secrets_listed, &ctx);
+    let maps = scope.api::<PartialObjectMeta<ConfigMap>>(&client);
+    let maps = watches::sources(maps, SourceKind::ConfigMap, &maps_listed, &ctx);
+    let both = async {
+        tokio::join!(secrets_listed.cancelled(), maps_listed.cancelled());
+        ctx.sources_listed.cancel();
+    };
+    let sources = async { tokio::join!(secrets, maps, both) };
     tokio::join!(lease_controller, command_controller, ready, stop.run_until_cancelled(sources));
 }
 

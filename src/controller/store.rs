@@ -11,11 +11,12 @@ use crate::{
 
 /// Stores the logs. Doing it again is fine.
 pub(super) async fn store(command: &SandboxCommand, logs: Vec<Log>, ctx: &Context) -> Result<Stored, Error> {
+    // What is merely not listed yet must not look as if it were not there.
+    ctx.sources_listed.cancelled().await;
     let namespace = command.namespace().unwrap_or_default();
-    let names: Vec<&str> = logs.iter().map(|log| log.at.name.as_str()).collect();
-    let wanted: u64 = logs.iter().map(size).sum();
-    let (used, budget) = (ctx.ledger.used(&namespace, &names), ctx.config.log_budget);
-    if used.saturating_add(wanted) > budget {
+    let wanted: Vec<_> = logs.iter().map(|log| (kind(log), log.at.name.as_str(), size(log))).collect();
+    let budget = ctx.config.log_budget;
+    if let Err(used) = ctx.ledger.take(&namespace, &wanted, budget) {
         let message = format!(
             "the logs stored in this namespace hold {used} bytes of the {budget} that they may \
              (--log-budget-per-namespace); only the tails are kept. Delete commands that are no longer needed"
@@ -25,14 +26,12 @@ pub(super) async fn store(command: &SandboxCommand, logs: Vec<Log>, ctx: &Contex
     let mut refs = Vec::new();
     let mut refused = None;
     for log in logs {
-        let bytes = size(&log);
-        match logs::store(&ctx.client, command, &log.at, log.content).await? {
-            Kept::Stored => {
-                let kind = if log.at.kind == "Secret" { SourceKind::Secret } else { SourceKind::ConfigMap };
-                ctx.ledger.note(kind, &namespace, &log.at.name, Some(bytes));
-                refs.push(log.at);
+        match logs::store(&ctx.client, command, &log.at, log.content.clone()).await? {
+            Kept::Stored => refs.push(log.at),
+            Kept::Refused(why) => {
+                ctx.ledger.note(kind(&log), &namespace, &log.at.name, None);
+                refused = Some(why);
             }
-            Kept::Refused(why) => refused = Some(why),
         }
     }
     Ok(match refused {
@@ -40,7 +39,7 @@ pub(super) async fn store(command: &SandboxCommand, logs: Vec<Log>, ctx: &Contex
             refs,
             complete: true,
             reason: OutputReason::Stored,
-            message: "what is longer than its tail in status is stored; see logRef".to_owned(),
+            message: "what is longer than its tail in status, or no plain text, is stored; see logRef".to_owned(),
         },
         Some(why) => Stored {
             refs,
@@ -49,6 +48,10 @@ pub(super) async fn store(command: &SandboxCommand, logs: Vec<Log>, ctx: &Contex
             message: format!("the API server did not take a log: {why}"),
         },
     })
+}
+
+fn kind(log: &Log) -> SourceKind {
+    if log.at.kind == SourceKind::Secret.as_str() { SourceKind::Secret } else { SourceKind::ConfigMap }
 }
 
 fn size(log: &Log) -> u64 {

@@ -19,6 +19,7 @@ use kube::{
     },
 };
 use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
 
 use super::context::Context;
 use crate::{
@@ -100,8 +101,12 @@ pub(super) fn prune_command(command: &mut SandboxCommand) {
 
 /// Asks for a look at every lease and every waiting command that names a Secret or `ConfigMap` which changed, and
 /// keeps the ledger of stored logs. Only metadata is watched; a value is read when it is needed.
-pub(super) async fn sources<K>(api: Api<PartialObjectMeta<K>>, kind: SourceKind, ctx: &Context)
-where
+pub(super) async fn sources<K>(
+    api: Api<PartialObjectMeta<K>>,
+    kind: SourceKind,
+    listed: &CancellationToken,
+    ctx: &Context,
+) where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
 {
     let mut events =
@@ -109,28 +114,38 @@ where
     while let Some(event) = events.next().await {
         match event {
             Ok(Event::Apply(object)) => {
-                note_log(&object, kind, ctx);
-                source_changed(&object.namespace().unwrap_or_default(), &object.name_any(), kind, ctx);
+                let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+                if let Some(bytes) = log_bytes(&object) {
+                    ctx.ledger.note(kind, &namespace, &name, Some(bytes));
+                }
+                source_changed(&namespace, &name, kind, ctx);
             }
             Ok(Event::Delete(object)) => {
                 let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
                 ctx.ledger.note(kind, &namespace, &name, None);
                 source_changed(&namespace, &name, kind, ctx);
             }
-            Ok(Event::Init) => ctx.ledger.forget_all(kind),
+            Ok(Event::Init) => ctx.ledger.begin_list(kind),
             // Leases and commands are looked at when the controller starts.
-            Ok(Event::InitApply(object)) => note_log(&object, kind, ctx),
-            Ok(Event::InitDone) => {}
+            Ok(Event::InitApply(object)) => {
+                if let Some(bytes) = log_bytes(&object) {
+                    let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+                    ctx.ledger.list(kind, &namespace, &name, bytes);
+                }
+            }
+            Ok(Event::InitDone) => {
+                ctx.ledger.end_list(kind);
+                listed.cancel();
+            }
             Err(error) => tracing::warn!(%error, kind = kind.as_str(), "the watch failed; it is started again"),
         }
     }
 }
 
-fn note_log<K: Resource>(object: &K, kind: SourceKind, ctx: &Context) {
-    let bytes = object.annotations().get(LOG_BYTES).and_then(|bytes| bytes.parse().ok());
-    if bytes.is_some() && object.labels().contains_key(COMMAND_UID_LABEL) {
-        ctx.ledger.note(kind, &object.namespace().unwrap_or_default(), &object.name_any(), bytes);
-    }
+/// The size of a stored log; `None`: it is no log.
+fn log_bytes<K: Resource>(object: &K) -> Option<u64> {
+    let bytes = object.annotations().get(LOG_BYTES)?.parse().ok()?;
+    object.labels().contains_key(COMMAND_UID_LABEL).then_some(bytes)
 }
 
 fn source_changed(namespace: &str, name: &str, kind: SourceKind, ctx: &Context) {
@@ -192,13 +207,9 @@ pub(super) fn command_news(event: &Event<SandboxCommand>, pending: &Pending, ctx
         ctx.sequences.forget(&command.uid().unwrap_or_default());
         ctx.failures.reset(&command.uid().unwrap_or_default());
     }
-    if gone || !queue::unfinished(command) {
-        let mut waiting = ctx.commands_of(&namespace, lease);
-        waiting.retain(|c| queue::unfinished(c) && c.uid() != command.uid());
-        queue::sort(&mut waiting);
-        if let Some(next) = waiting.first() {
-            ctx.hint_command(next);
-        }
+    // One that is held up holds up nobody.
+    if gone || !queue::unfinished(command) || queue::held_up(command) {
+        ctx.hint_next(&namespace, lease);
     }
     pending.hint_lease_later(&namespace, lease, ctx);
 }

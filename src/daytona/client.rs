@@ -246,6 +246,8 @@ impl Client {
             })?;
             let usual = self.timeouts.request + held;
             let mut request = self.http.request(method, url).timeout(limit.map_or(usual, |l| l.min(usual)));
+            // Of files nobody knows whether they are secret, and an answer may repeat them.
+            let discreet = matches!(body, Body::Files(_));
             request = match body {
                 Body::None => request,
                 Body::Json(body) => request.json(&body),
@@ -275,6 +277,12 @@ impl Client {
             let error = match error.class {
                 Class::Unauthorized if limiter.is_toolbox() => Error { class: Class::NotYet, ..error },
                 _ => error,
+            };
+            let error = if discreet {
+                let told = "its words are left out, for they may repeat what was sent";
+                Error { message: format!("Daytona answered {status}; {told}"), ..error }
+            } else {
+                error
             };
             if let Class::Throttled(length) = error.class {
                 self.budget.pause(limiter, length);

@@ -9,7 +9,7 @@ use k8s_openapi::{
 use kube::ResourceExt;
 
 use super::{
-    command_end::{Stop, concluded, ended, stop, unreachable_for_good},
+    command_end::{GARBLED, Stop, concluded, ended, stop, unreachable_for_good},
     command_status,
     outcome::Outcome,
     queue,
@@ -32,6 +32,9 @@ const LOOK: Duration = Duration::from_secs(10);
 
 /// How often an attempt is sent to a session that does not start it.
 const SENT_TO_A_SESSION: u32 = 2;
+
+/// How many attempts are made when none of them is started.
+const MOST_ATTEMPTS: i32 = 5;
 
 /// Decides what to do next about a command.
 #[must_use]
@@ -70,18 +73,13 @@ fn queued(
     status.queue_position = (ahead < TOLD_POSITIONS).then(|| i32::try_from(ahead + 1).unwrap_or(i32::MAX));
 
     let deadline = starting_deadline(command);
-    let never = |reason: Reason, message: &str| Outcome::without_result(reason, format!("{message}; it never ran"));
     let over = if command.spec.cancel {
         status.cancel_time = status.cancel_time.or(Some(Time(now)));
         Some(never(Reason::Cancelled, "spec.cancel was set before it was this command's turn"))
     } else if ended_without_it(status.lease_uid.as_deref(), &observed.lease) {
         Some(never(Reason::LeaseEnded, "the lease ended before it was this command's turn"))
     } else if deadline.is_some_and(|deadline| now >= deadline) {
-        let seconds = command.spec.starting_deadline_seconds.unwrap_or_default();
-        Some(never(
-            Reason::StartDeadlineExceeded,
-            &format!("it was not started within startingDeadlineSeconds ({seconds})"),
-        ))
+        Some(too_late(command))
     } else {
         None
     };
@@ -124,6 +122,15 @@ fn queued(
     if status == *old { Step::Look(look) } else { Step::Record(Box::new(status), Again::After(look)) }
 }
 
+fn never(reason: Reason, message: &str) -> Outcome {
+    Outcome::without_result(reason, format!("{message}; it never ran"))
+}
+
+fn too_late(command: &SandboxCommand) -> Outcome {
+    let seconds = command.spec.starting_deadline_seconds.unwrap_or_default();
+    never(Reason::StartDeadlineExceeded, &format!("it was not started within startingDeadlineSeconds ({seconds})"))
+}
+
 /// When it must have been started.
 fn starting_deadline(command: &SandboxCommand) -> Option<Timestamp> {
     let (seconds, created) = (command.spec.starting_deadline_seconds?, command.metadata.creation_timestamp.as_ref()?);
@@ -150,6 +157,11 @@ fn attempt(
         (Inputs::Unfit(why), _) => {
             let outcome = Outcome::without_result(Reason::StartFailed, format!("nothing ran: {why}"));
             finish(command, status.clone(), &outcome, now)
+        }
+        // All of them are known not to have been started.
+        _ if status.attempts.is_some_and(|attempts| attempts >= MOST_ATTEMPTS) => {
+            let message = format!("nothing ran: the sandbox took it {MOST_ATTEMPTS} times and never started it");
+            finish(command, status.clone(), &Outcome::without_result(Reason::StartFailed, message), now)
         }
         (Inputs::Ready { secrets }, Sandbox::Up { id, place, .. }) => {
             let status = SandboxCommandStatus {
@@ -185,7 +197,7 @@ fn run(
         Lease::Missing | Lease::Present { .. } | Lease::Terminating { .. } => (&Sandbox::Lost, true),
     };
     let stop = stop(command, status, deleted, lease_ends, now);
-    let answered = concluded(&observed.sent, stop.as_ref());
+    let answered = concluded(&observed.sent, status, stop.as_ref());
     if let Some(outcome) = answered.or_else(|| unreachable_for_good(sandbox, stop.as_ref())) {
         return ended(command, status, &outcome, observed, now);
     }
@@ -205,7 +217,10 @@ fn run(
     let kill = |after| Step::Kill { grace: command.spec.termination_grace_period_seconds.unsigned_abs().into(), after };
     match &observed.sent.answer {
         // It will never start, and it has to run still: once the place was looked at, as a new attempt.
-        Some(Answer::Fenced) if !trusted => Step::Look(LOOK),
+        Some(Answer::Fenced) if starting_deadline(command).is_some_and(|deadline| now >= deadline) => {
+            finish(command, status.clone(), &too_late(command), now)
+        }
+        Some(Answer::Fenced) if !trusted => wait_for(command, status, "the lease is looked at first", now),
         Some(Answer::Unseen) if !trusted && stop.is_none() => Step::Look(LOOK),
         Some(Answer::Fenced) if renewed || place.launcher == Launcher::OneShot => {
             attempt(command, status, observed, sandbox, now)
@@ -215,6 +230,8 @@ fn run(
         }
         Some(Answer::Fenced) => Step::Suspect { epoch: *epoch },
         Some(Answer::Died { .. } | Answer::Lost) => kill(0),
+        // Nobody will learn from it any more what became of it.
+        _ if stop.is_none() && observed.sent.garbled >= GARBLED => kill(0),
         _ if stop.is_some() => {
             let timed_out = stop.is_some_and(|Stop(reason, _)| reason == Reason::TimedOut);
             kill(if timed_out { command.spec.timeout_seconds.unsigned_abs().into() } else { 0 })
@@ -228,10 +245,9 @@ fn run(
         }
         Some(Answer::Unseen) if observed.sent.refused.is_some() => Step::Fence,
         Some(Answer::Unseen) if renewed || observed.sent.times < SENT_TO_A_SESSION => match &observed.inputs {
-            Inputs::Ready { secrets } if *secrets != status.secrets_version => {
-                let status = SandboxCommandStatus { secrets_version: secrets.clone(), ..status.clone() };
-                Step::Record(Box::new(status), Again::AtOnce)
-            }
+            // A copy that is under way may still start with the values of before: what must not be shown would not be
+            // known. So it must not start, and another attempt is made.
+            Inputs::Ready { secrets } if *secrets != status.secrets_version => Step::Fence,
             Inputs::Ready { .. } => Step::Submit { epoch: *epoch },
             Inputs::Missing(_, why) => wait_for(command, status, why, now),
             Inputs::Unfit(_) => Step::Fence,

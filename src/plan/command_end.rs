@@ -13,8 +13,8 @@ use crate::{
     shell::{Answer, How, Outputs},
 };
 
-const UNKNOWN: &str = "the controller's files in the sandbox were removed: whether and how it ended cannot be known; \
-     what was left of it was ended, and it is not sent again";
+const UNKNOWN: &str = "the controller's files in the sandbox were removed or changed: whether and how it ended cannot be \
+     known; what was left of it was ended, and it is not sent again";
 
 const NOTHING_LEFT: &str = "nothing that it started was left when it was looked for";
 
@@ -43,8 +43,37 @@ pub(super) fn stop(
     }
 }
 
+/// After so many answers in a row that make no sense, what runs is ended; after as many to that, it is given up.
+pub(super) const GARBLED: u32 = 4;
+/// After so many kills in a row, what still lives cannot be ended.
+const SURVIVED: u32 = 3;
+
 /// What the last answer from the sandbox means, if it is the last word.
-pub(super) fn concluded(sent: &Sent, stop: Option<&Stop>) -> Option<Outcome> {
+pub(super) fn concluded(sent: &Sent, status: &SandboxCommandStatus, stop: Option<&Stop>) -> Option<Outcome> {
+    given_up(sent, stop).or_else(|| answered(sent, status, stop))
+}
+
+/// What cannot be brought to an end in the sandbox must not keep the lease, or a deletion, waiting for ever.
+fn given_up(sent: &Sent, stop: Option<&Stop>) -> Option<Outcome> {
+    let left = if sent.garbled >= 2 * GARBLED {
+        "the controller's files in the sandbox were changed, so nobody knows whether it has ended".to_owned()
+    } else if sent.survived.0 >= SURVIVED {
+        let pids: Vec<String> = sent.survived.1.iter().take(16).map(u32::to_string).collect();
+        format!(
+            "processes {} of the sandbox could not be ended (are they another user's?); they live until the sandbox \
+             ends",
+            pids.join(", ")
+        )
+    } else {
+        return None;
+    };
+    Some(match stop {
+        Some(Stop(reason, message)) => Outcome::without_result(*reason, format!("{message}; {left}")),
+        None => Outcome::without_result(Reason::OutcomeUnknown, left),
+    })
+}
+
+fn answered(sent: &Sent, status: &SandboxCommandStatus, stop: Option<&Stop>) -> Option<Outcome> {
     match sent.answer.as_ref()? {
         Answer::Done { code, milliseconds, how, streams, killed } => {
             let outcome = Outcome::ended(*code, *milliseconds, *how, Outputs::clone(streams));
@@ -59,8 +88,12 @@ pub(super) fn concluded(sent: &Sent, stop: Option<&Stop>) -> Option<Outcome> {
         // What is left of it has to be ended first.
         Answer::Died { .. } | Answer::Lost if !sent.killed => None,
         Answer::Died { streams, session_lives } => {
-            let (reason, message) = if *session_lives {
-                (Reason::ShellExited, "the process that ran it was killed, so its exit code is not known")
+            // Without a session there is no other shell than its own.
+            let (reason, message) = if *session_lives || status.session_id.is_none() {
+                (
+                    Reason::ShellExited,
+                    "the process that ran it ended (killed, or the sandbox was stopped), so its exit code is not known",
+                )
             } else {
                 (
                     Reason::SessionLost,
@@ -83,7 +116,7 @@ pub(super) fn concluded(sent: &Sent, stop: Option<&Stop>) -> Option<Outcome> {
             _ => None,
         },
         Answer::Lost | Answer::Cleared => Some(Outcome::without_result(Reason::OutcomeUnknown, UNKNOWN)),
-        Answer::Running | Answer::Unseen | Answer::Survivors | Answer::Early(_) | Answer::Ending(_) => None,
+        Answer::Running | Answer::Unseen | Answer::Survivors(_) | Answer::Early(_) | Answer::Ending(_) => None,
     }
 }
 
@@ -124,7 +157,7 @@ pub(super) fn ended(
         (Some(outputs), None) => {
             let logs = logs(command, outputs);
             if logs.is_empty() {
-                Some(without_log(&command.spec, outputs))
+                Some(without_log(outputs))
             } else if command.metadata.deletion_timestamp.is_some() {
                 let message = "the command is being deleted, and its logs would go with it";
                 Some(Stored::nothing(false, OutputReason::StoreRefused, message))
@@ -137,7 +170,8 @@ pub(super) fn ended(
         Some(Answer::Done { how: How::OutputLost, .. }) => Some(Stored {
             complete: false,
             reason: OutputReason::OutputLost,
-            message: "something of what it wrote is lost: its files were removed, or the disk was full".to_owned(),
+            message: "something of what it wrote is lost: its files were removed or changed, or the disk was full"
+                .to_owned(),
             ..stored.unwrap_or_else(|| Stored::nothing(false, OutputReason::OutputLost, ""))
         }),
         _ => stored,

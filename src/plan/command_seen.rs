@@ -105,6 +105,10 @@ pub struct Sent {
     pub withheld: bool,
     /// What became of its logs, once they were stored.
     pub stored: Option<Stored>,
+    /// How often in a row something of it was left after a kill, and which processes the last time.
+    pub survived: (u32, Vec<u32>),
+    /// How many answers about it in a row made no sense.
+    pub garbled: u32,
     /// The epoch of the session that this controller last sent it to.
     pub epoch: Option<u64>,
     /// How often it was sent in that epoch.

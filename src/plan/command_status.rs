@@ -12,6 +12,9 @@ use crate::api::{
     Truth, cut, remove_condition, set_condition,
 };
 
+/// Longest last line that status shows, in characters.
+const LAST_LINE_CHARS: usize = 120;
+
 /// The status of a command that waits.
 pub(super) fn waiting(
     command: &SandboxCommand,
@@ -77,7 +80,7 @@ pub(super) fn finished(
     status.duration = outcome.milliseconds.map(duration_text);
     if let Some(outputs) = &outcome.outputs {
         let log = |stream: &str| stored?.refs.iter().find(|log| log.key == stream).cloned();
-        status.last_line = outputs.last_line().map(str::to_owned);
+        status.last_line = outputs.last_line().map(|line| line.chars().take(LAST_LINE_CHARS).collect());
         status.stdout = Some(shown(&outputs.stdout, log("stdout")));
         status.stderr = Some(shown(&outputs.stderr, log("stderr")));
     }

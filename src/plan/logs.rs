@@ -80,12 +80,11 @@ pub fn place(command: &SandboxCommand, stream: &str) -> LogRef {
 
 /// What became of the logs when there was nothing to store.
 #[must_use]
-pub fn without_log(spec: &SandboxCommandSpec, outputs: &Outputs) -> Stored {
-    if outputs.stdout.truncated || outputs.stderr.truncated {
-        Stored::nothing(true, OutputReason::NotAsked, "as spec.logs says, only the end of the output is kept")
+pub fn without_log(outputs: &Outputs) -> Stored {
+    if outputs.stdout.exact && outputs.stderr.exact {
+        Stored::nothing(true, OutputReason::InStatus, "status shows all of the output")
     } else {
-        let what = if spec.log_store() == LogStore::None { "as far as it is text, " } else { "" };
-        Stored::nothing(true, OutputReason::InStatus, format!("{what}status shows all of the output"))
+        Stored::nothing(true, OutputReason::NotAsked, "as spec.logs says, only the end of the output is kept, as text")
     }
 }
 

@@ -48,7 +48,9 @@ impl Outcome {
             How::Background => {
                 format!("{message}; a background process still holds an output, what it writes later is not shown")
             }
-            How::OutputLost => format!("{message}; the script removed the files that its output went to"),
+            How::OutputLost => format!(
+                "{message}; something of its output is lost: its files were removed or changed, or the disk was full"
+            ),
             How::Full | How::NotStarted => message,
         };
         let exit_code = (how != How::NotStarted).then_some(code);

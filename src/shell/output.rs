@@ -3,8 +3,8 @@
 
 use super::{job::Fetch, redact::Redactor};
 
-/// Longest last line that is shown, in characters.
-const LINE_CHARS: usize = 120;
+/// Longest last line, in characters.
+const LINE_CHARS: usize = 600;
 /// So much of the end is fetched at least, for the last line.
 const LEAST_FETCHED: usize = 4096;
 
@@ -52,7 +52,9 @@ pub struct Output {
     pub truncated: bool,
     /// Whether bytes that are not UTF-8 were replaced in the tail.
     pub lossy: bool,
-    /// Its last line that is not blank, at most 120 characters.
+    /// Whether the tail is all of it, exactly but for the secrets.
+    pub exact: bool,
+    /// Its last line that is not blank, at most 600 characters.
     pub last_line: Option<String>,
     /// What is to be stored; `None` when the tail is all of it, exactly.
     pub log: Option<Vec<u8>>,
@@ -117,7 +119,7 @@ impl Output {
             .chars()
             .filter(|c| !c.is_control() || matches!(c, '\n' | '\t'))
             .collect();
-        // A control sequence in the middle of a secret hid it.
+        // Other control bytes, and bytes that are not UTF-8, in the middle of a secret hid it.
         let plain = String::from_utf8_lossy(&redactor.redact(plain.as_bytes(), cut, false)).into_owned();
         let tail = last_bytes(&plain, kept.tail);
         let whole = !cut && tail.as_bytes() == end;
@@ -126,6 +128,7 @@ impl Output {
             sha256: stream.sha256.clone(),
             truncated: cut || tail.len() < plain.len(),
             lossy,
+            exact: whole,
             last_line: last_line(&plain),
             tail: tail.to_owned(),
             log: (!whole && kept.log > 0).then(|| stream.log(redactor, kept.log)),
@@ -158,7 +161,7 @@ impl Stream {
     }
 }
 
-/// The last line that is not blank, at most 120 characters.
+/// The last line that is not blank, at most 600 characters.
 fn last_line(text: &str) -> Option<String> {
     let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
     Some(line.chars().take(LINE_CHARS).collect())
@@ -206,6 +209,7 @@ mod tests {
             bytes: 14,
             tail: "grüße\n\tzwei\n".to_owned(),
             last_line: Some("zwei".to_owned()),
+            exact: true,
             ..Output::default()
         };
         assert_eq!(shown, expected);
@@ -269,6 +273,6 @@ mod tests {
     fn the_last_line_is_the_last_that_says_something() {
         assert_eq!(last_line("a\n b \n\n \n").as_deref(), Some("b"));
         assert_eq!(last_line(" \n"), None);
-        assert_eq!(last_line(&"x".repeat(500)).unwrap().len(), 120);
+        assert_eq!(last_line(&"x".repeat(900)).unwrap().len(), 600);
     }
 }

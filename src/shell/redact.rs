@@ -20,26 +20,53 @@ impl std::fmt::Debug for Redactor {
 }
 
 impl Redactor {
-    /// Replaces these values. What a file or an editor put at the end of a value, a newline, need not be printed
-    /// with it.
+    /// Replaces these values, also without the blanks around them, and each line of one that has several: what a file or
+    /// an editor put there need not be printed with it.
     pub fn new(values: impl IntoIterator<Item = Vec<u8>>) -> Self {
-        let trimmed = values.into_iter().map(|mut value| {
-            while value.last().is_some_and(|b| matches!(b, b'\n' | b'\r')) {
-                value.pop();
-            }
-            value
-        });
-        let mut all: Vec<Vec<u8>> = trimmed.filter(|value| value.len() >= SHORTEST_SECRET).collect();
+        let mut all: Vec<Vec<u8>> = Vec::new();
+        for value in values {
+            all.extend(value.split(|byte| *byte == b'\n').map(|line| line.trim_ascii().to_vec()));
+            let trimmed = value.trim_ascii();
+            all.push(if trimmed.len() < SHORTEST_SECRET { value } else { trimmed.to_vec() });
+        }
+        all.retain(|value| value.len() >= SHORTEST_SECRET && !value.trim_ascii().is_empty());
         all.sort_unstable();
         all.dedup();
         Self(all)
     }
 
-    /// The text without the values. At an end where the text was cut, a piece of a value is taken out too.
+    /// The text without the values, also where control sequences stand inside them. At an end where the text was cut, a
+    /// piece of a value is taken out too.
     #[must_use]
     pub fn redact(&self, text: &[u8], cut_before: bool, cut_after: bool) -> Vec<u8> {
-        let mut found: Vec<(usize, usize)> = Vec::new();
+        if self.0.is_empty() {
+            return text.to_vec();
+        }
+        let mut places = self.find(text, cut_before, cut_after);
+        // A control sequence hides a value from who searches, not from who reads.
+        let (mut plain, mut origins) = (Vec::with_capacity(text.len()), Vec::with_capacity(text.len()));
+        for piece in anstream::adapter::strip_bytes(text) {
+            let from = piece.as_ptr() as usize - text.as_ptr() as usize;
+            plain.extend_from_slice(piece);
+            origins.extend(from..from + piece.len());
+        }
+        if plain.len() < text.len() {
+            let hidden = self.find(&plain, cut_before, cut_after).into_iter();
+            places.extend(
+                hidden.filter_map(|(from, to)| Some((*origins.get(from)?, origins.get(to.checked_sub(1)?)? + 1))),
+            );
+        }
+        mask(text, places)
+    }
+
+    /// Where the values, and at a cut pieces of them, stand.
+    fn find(&self, text: &[u8], cut_before: bool, cut_after: bool) -> Vec<(usize, usize)> {
+        let mut found = Vec::new();
         for secret in &self.0 {
+            // All there is of the text may be a piece from the middle of a value.
+            if cut_before && cut_after && text.len() >= SHORTEST_PIECE && memmem::find(secret, text).is_some() {
+                return vec![(0, text.len())];
+            }
             let finder = memmem::Finder::new(secret);
             let mut from = 0;
             // Occurrences may overlap.
@@ -56,25 +83,29 @@ impl Redactor {
                 found.extend((piece >= SHORTEST_PIECE).then_some((text.len() - piece, text.len())));
             }
         }
-        found.sort_unstable();
-        let (mut out, mut done) = (Vec::with_capacity(text.len()), 0);
-        let mut places = found.into_iter().peekable();
-        while let Some((from, mut to)) = places.next() {
-            while let Some((_, further)) = places.next_if(|(next, _)| *next <= to) {
-                to = to.max(further);
-            }
-            out.extend_from_slice(text.get(done..from).unwrap_or_default());
-            out.extend_from_slice(MASK);
-            done = to;
-        }
-        out.extend_from_slice(text.get(done..).unwrap_or_default());
-        out
+        found
     }
 }
 
-/// Length of the longest proper end of `first` that is a beginning of `second` (Knuth, Morris and Pratt).
+fn mask(text: &[u8], mut places: Vec<(usize, usize)>) -> Vec<u8> {
+    places.sort_unstable();
+    let (mut out, mut done) = (Vec::with_capacity(text.len()), 0);
+    let mut places = places.into_iter().peekable();
+    while let Some((from, mut to)) = places.next() {
+        while let Some((_, further)) = places.next_if(|(next, _)| *next <= to) {
+            to = to.max(further);
+        }
+        out.extend_from_slice(text.get(done..from).unwrap_or_default());
+        out.extend_from_slice(MASK);
+        done = to;
+    }
+    out.extend_from_slice(text.get(done..).unwrap_or_default());
+    out
+}
+
+/// Length of the longest end of `first` that is a beginning of `second` (Knuth, Morris and Pratt).
 fn overlap(first: &[u8], second: &[u8]) -> usize {
-    let most = second.len().min(first.len().saturating_sub(1));
+    let most = second.len().min(first.len());
     let beginning = second.get(..most).unwrap_or_default();
     let end = first.get(first.len() - most..).unwrap_or_default();
     let mut borders = vec![0; most];
@@ -143,6 +174,22 @@ mod tests {
         assert_eq!(redact(&["hunter2secret"], "ret: fine", (true, false)), "ret: fine", "too short a piece");
         assert_eq!(redact(&["abababab"], "ababab-", (true, false)), "***-");
         assert_eq!(redact(&["abcabcabd"], "xxabcabcab", (false, true)), "xx***");
+        // Longer than all there is of the text.
+        assert_eq!(redact(&["hunter2secret"], "hunter2", (false, true)), "***");
+        assert_eq!(redact(&["hunter2secret"], "2secret", (true, false)), "***");
+        assert_eq!(redact(&["hunter2secret"], "ter2sec", (true, true)), "***");
+        assert_eq!(redact(&["hunter2secret"], "ter2sec", (false, true)), "ter2sec", "it does not begin there");
+    }
+
+    #[test]
+    fn a_value_is_found_without_its_blanks_by_its_lines_and_through_control_sequences() {
+        let whole = (false, false);
+        assert_eq!(redact(&["  spacey-secret \n"], "is spacey-secret.", whole), "is ***.");
+        assert_eq!(redact(&["abcde\n"], "abcde\nabcde.", whole), "***abcde.", "six bytes with its newline");
+        assert_eq!(redact(&["first-line\nab\nsecond-line\n"], "x second-line y\nab", whole), "x *** y\nab");
+        assert_eq!(redact(&["hunter2"], "a hun\x1b[1mter\x1b[0m2 b", whole), "a *** b");
+        assert_eq!(redact(&["hunter2"], "\x1b[1mhunt", (false, true)), "\x1b[1m***");
+        assert_eq!(redact(&["      \n \t   "], "no      value", whole), "no      value", "blanks are no secret");
     }
 
     #[test]

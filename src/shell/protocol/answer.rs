@@ -37,7 +37,7 @@ pub enum Answer<S = Streams> {
     /// Our files were removed from the sandbox: whether it started is not to be found out.
     Lost,
     /// Killed, but something that it started is still there.
-    Survivors,
+    Survivors(Vec<u32>),
     /// Not killed, for it has so many seconds left to run.
     Early(u64),
     /// Being ended: what it started was sent TERM, and has so many seconds left until it is sent KILL.
@@ -76,7 +76,7 @@ impl<S> Answer<S> {
             Self::Fenced => Answer::Fenced,
             Self::Cleared => Answer::Cleared,
             Self::Lost => Answer::Lost,
-            Self::Survivors => Answer::Survivors,
+            Self::Survivors(pids) => Answer::Survivors(pids),
             Self::Early(left) => Answer::Early(left),
             Self::Ending(left) => Answer::Ending(left),
         }
@@ -116,7 +116,9 @@ impl Answer {
             ["fenced"] => Self::Fenced,
             ["cleared"] => Self::Cleared,
             ["lost"] => Self::Lost,
-            ["survivors", ref pids @ ..] if pids.iter().all(|pid| number::<u32>(pid).is_ok()) => Self::Survivors,
+            ["survivors", ref pids @ ..] => {
+                Self::Survivors(pids.iter().map(|pid| number(pid)).collect::<Result<_, _>>()?)
+            }
             ["early", left] => Self::Early(number(left)?),
             ["ending", left] => Self::Ending(number(left)?),
             _ => return Err(Garbled),

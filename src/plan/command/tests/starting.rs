@@ -40,10 +40,45 @@ fn what_is_missing_is_waited_for_and_what_cannot_run_is_told() {
     assert_eq!(decide(&running(), &unseen(unfit.clone()), at(1)), Step::Fence);
     let fenced = Observed { inputs: unfit, ..answered(present(up("session-1", 1)), Answer::Fenced) };
     ends(&decide(&running(), &fenced, at(1)), Reason::StartFailed, None);
-    // With another version of the Secret than was recorded, that is recorded first.
-    let other = unseen(Inputs::Ready { secrets: Some("v2".to_owned()) });
-    let Step::Record(told, Again::AtOnce) = decide(&running(), &other, at(1)) else { panic!() };
-    assert_eq!((told.secrets_version.as_deref(), told.attempts), (Some("v2"), Some(1)));
+    // With another version of the Secret than was recorded it is another attempt: a copy may be under way.
+    let secrets = || Inputs::Ready { secrets: Some("v2".to_owned()) };
+    assert_eq!(decide(&running(), &unseen(secrets()), at(1)), Step::Fence);
+    let fenced = Observed { inputs: secrets(), ..answered(present(up("session-1", 2)), Answer::Fenced) };
+    let Step::Record(told, Again::AtOnce) = decide(&running(), &fenced, at(1)) else { panic!() };
+    assert_eq!((told.secrets_version.as_deref(), told.attempts), (Some("v2"), Some(2)));
+}
+
+#[test]
+fn a_command_that_is_never_started_is_given_up() {
+    let fenced = || answered(present(up("session-1", 2)), Answer::Fenced);
+    let mut often = running();
+    often.status.as_mut().unwrap().attempts = Some(5);
+    ends(&decide(&often, &fenced(), at(1)), Reason::StartFailed, None);
+    let mut late = running();
+    late.metadata.creation_timestamp = Some(Time(at(0)));
+    late.spec.starting_deadline_seconds = Some(5);
+    let Step::Record(again, _) = decide(&late, &fenced(), at(4)) else { panic!() };
+    assert_eq!((again.state, again.attempts), (Some(CommandState::Running), Some(2)));
+    ends(&decide(&late, &fenced(), at(5)), Reason::StartDeadlineExceeded, None);
+}
+
+#[test]
+fn what_cannot_be_ended_keeps_nobody_waiting_for_ever() {
+    let ready = || present(up("session-1", 1));
+    let with = |garbled: u32, survived: u32| {
+        let mut observed = seen(ready());
+        observed.sent = Sent { garbled, survived: (survived, vec![7, 8]), epoch: Some(1), ..Sent::default() };
+        observed
+    };
+    assert_eq!(decide(&running(), &with(3, 0), at(1)), Step::Wait);
+    assert_eq!(decide(&running(), &with(4, 0), at(1)), Step::Kill { grace: 10, after: 0 }, "nobody will learn more");
+    ends(&decide(&running(), &with(8, 0), at(1)), Reason::OutcomeUnknown, None);
+    ends(&decide(&running(), &with(8, 0), at(61)), Reason::TimedOut, None);
+    assert_eq!(after_telling(&running(), &with(0, 2), at(61)).1, Step::Kill { grace: 10, after: 60 });
+    let step = decide(&running(), &with(0, 3), at(61));
+    ends(&step, Reason::TimedOut, None);
+    let Step::Record(status, _) = step else { panic!() };
+    assert!(condition(&status.conditions, "Succeeded").unwrap().message.contains("processes 7, 8"));
 }
 
 #[test]
@@ -108,4 +143,9 @@ fn a_runner_that_was_killed_is_told_from_a_session_that_was_lost() {
     let died = |session_lives| killed(ready(), Answer::Died { streams: Arc::default(), session_lives });
     ends(&decide(&running(), &died(true), at(1)), Reason::ShellExited, None);
     ends(&decide(&running(), &died(false), at(1)), Reason::SessionLost, None);
+    // Without a session there is no other shell than its own.
+    let status =
+        SandboxCommandStatus { session_id: None, workspace_id: Some("w".to_owned()), ..running().status.unwrap() };
+    let died = killed(present(one_shot(1)), Answer::Died { streams: Arc::default(), session_lives: false });
+    ends(&decide(&ours(command(status)), &died, at(1)), Reason::ShellExited, None);
 }
