@@ -46,7 +46,7 @@ fn every_state_needs_its_end() {
         ("fenced", Answer::Fenced),
         ("cleared", Answer::Cleared),
         ("lost", Answer::Lost),
-        ("survivors 12 345", Answer::Survivors),
+        ("survivors 12 345", Answer::Survivors(vec![12, 345])),
         ("early 12", Answer::Early(12)),
     ];
     for (state, answer) in states {
