@@ -106,7 +106,7 @@ async fn observe(command: &SandboxCommand, ctx: &Context) -> Result<(Observed, O
     let found = match prepared {
         _ if !to_be_started(command, turn, &lease, sent.answer.as_ref()) => None,
         Some(found) => Some(found),
-        None => Some(inputs::resolve(command, ctx).await?),
+        None => Some(Box::pin(inputs::resolve(command, ctx)).await?),
     };
     let inputs = found.as_ref().map_or(Inputs::NotAsked, Found::seen);
     Ok((Observed { lease, turn, inputs, sent }, found))

@@ -246,7 +246,7 @@ async fn redactor(command: &SandboxCommand, attempt: &Attempt, ctx: &Context) ->
         return Ok(Some(prepared.redactor.clone()));
     }
     let version = command.status.as_ref().and_then(|s| s.secrets_version.as_deref());
-    Ok(inputs::redactor(command, version, ctx).await?)
+    Ok(Box::pin(inputs::redactor(command, version, ctx)).await?)
 }
 
 /// After a fence or a kill the guard is there. If it could not be made although nobody has it, our files were

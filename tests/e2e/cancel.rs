@@ -1,5 +1,6 @@
 //! Commands that are not to run any more, or not to run at all.
 
+use dev::local_daytona::Rule;
 use serde_json::{Value, json};
 
 use crate::world::{Options, World, alive, condition, one_shot, with_spec};
@@ -125,4 +126,25 @@ async fn commands_can_be_selected() {
     assert_eq!(select("status.state!=Finished").await, name("waits"));
     assert_eq!(select("status.state=Finished").await, name("done"));
     assert_eq!(select("spec.leaseRef.name=l").await, name("done"));
+}
+
+/// It was sent, and nobody knows whether it arrived: what is reported as never run is first kept from starting.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_cancelled_before_it_arrives_never_runs() {
+    let options = Options { flags: vec!["--request-timeout=1s"], ..Options::default() };
+    let world = World::start_with("under-way", options).await;
+    world.lease("l").await;
+    world.until_ready("l").await;
+    let exec = Rule::on("POST", ".*/exec").body_contains("late").hang();
+    let rule = world.daytona.add_rule(exec).await.unwrap();
+    world.command("c", "echo late >>runs").await;
+    world.eventually("it is under way", async || world.daytona.fired(rule).await.unwrap() > 0).await;
+    cancel(&world, "c", true).await;
+    let done = world.until_finished("c").await;
+    assert_eq!((reason(&done), &done["status"]["exitCode"]), (json!("Cancelled"), &Value::Null));
+    assert!(condition(&done, "Succeeded")["message"].as_str().unwrap().contains("never will"), "{done:#}");
+    let guard = format!("{}-1", done["metadata"]["uid"].as_str().unwrap());
+    assert_eq!(world.file(&guard).await.as_deref(), Some("fenced\n"), "a copy that comes late could start");
+    world.command("next", "echo next >>runs; cat runs").await;
+    assert_eq!(world.until_finished("next").await["status"]["stdout"]["tail"], "next\n");
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{Options, World, alive, command, condition};
+use crate::world::{Options, World, alive, command, condition, with_spec};
 
 fn with_timeout(name: &str, script: &str, seconds: u32) -> String {
     let mut manifest: Value = serde_json::from_str(&command(name, "l", script)).unwrap();
@@ -121,6 +121,12 @@ async fn a_short_command_costs_two_calls_into_its_sandbox() {
     let toolbox: Vec<&String> = calls.iter().filter(|c| c.contains("/toolbox")).collect();
     assert_eq!(toolbox.len(), 2, "{calls:?}");
     assert!(done["status"]["durationMilliseconds"].is_i64(), "{done:#}");
+    // What it reads travels as a file.
+    let before = world.daytona.calls().await.unwrap().len();
+    world.apply(&with_spec("reads", &json!({ "stdin": { "value": "x" }, "script": "cat" }))).await.unwrap();
+    assert_eq!(world.until_finished("reads").await["status"]["stdout"]["tail"], "x");
+    let calls = world.daytona.calls().await.unwrap();
+    assert_eq!(calls[before..].iter().filter(|c| c.route.contains("/toolbox")).count(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]

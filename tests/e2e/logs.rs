@@ -157,7 +157,7 @@ async fn no_secret_is_stored_even_after_a_restart() {
     let secret = format!("--from-literal=token={SECRET}");
     world.kubectl.run(&["create", "secret", "generic", "app", &secret]).await.unwrap();
     world.lease("l").await;
-    let script = "seq 1 1000; echo \"$token\"; echo x >>runs; while [ ! -e go ]; do sleep 0.05; done; echo \"$token\"";
+    let script = "seq 1 5000; echo \"$token\"; echo x >>runs; while [ ! -e go ]; do sleep 0.05; done; echo \"$token\"";
     let spec = json!({ "envFrom": [{ "secretRef": { "name": "app" } }], "script": script });
     for (name, change) in [("same", false), ("changed", true)] {
         world.apply(&with_spec(name, &spec)).await.unwrap();
@@ -176,12 +176,55 @@ async fn no_secret_is_stored_even_after_a_restart() {
             assert_eq!(verdict(&done), said("False", "SecretChanged"));
             assert_eq!(done["status"]["stdout"]["tail"], Value::Null);
         } else {
-            assert_eq!(verdict(&done), said("True", "InStatus").clone(), "{done:#}");
-            assert!(done["status"]["stdout"]["tail"].as_str().unwrap().ends_with("\n1000\n***\n***\n"));
+            assert_eq!(verdict(&done), said("True", "Stored"), "{done:#}");
+            assert!(done["status"]["stdout"]["tail"].as_str().unwrap().ends_with("\n5000\n***\n***\n"));
+            assert!(log(&world, &done, "stdout").await.ends_with(b"\n5000\n***\n***\n"));
         }
         let all = world.kubectl.get(&["get", "sbcmd,configmaps", "-o", "yaml"]).await.unwrap();
         assert!(!all.contains(SECRET) && !world.logged().contains(SECRET));
         std::fs::remove_file(runs.with_file_name("go")).unwrap();
         std::fs::remove_file(runs).unwrap();
     }
+}
+
+/// What it read from a `ConfigMap` is gone when the controller is back; what must not be shown is known all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_secret_is_taken_out_after_a_restart_whatever_else_is_gone() {
+    let mut world = World::start("gone").await;
+    let secret =
+        ["create", "secret", "generic", "app", "--from-literal=a=first-secret", "--from-literal=b=second-secret"];
+    world.kubectl.run(&secret).await.unwrap();
+    world.kubectl.run(&["create", "configmap", "m", "--from-literal=k=v"]).await.unwrap();
+    world.lease("l").await;
+    let key = |key: &str| json!({ "secretKeyRef": { "name": "app", "key": key } });
+    let spec = json!({
+        "env": [
+            { "name": "A", "valueFrom": key("a") },
+            { "name": "M", "valueFrom": { "configMapKeyRef": { "name": "m", "key": "k" } } },
+            { "name": "B", "valueFrom": key("b") },
+        ],
+        "stdin": key("b"),
+        "script": "touch begun; while [ ! -e go ]; do sleep 0.05; done; echo \"$A $M $B\"; cat",
+    });
+    world.apply(&with_spec("c", &spec)).await.unwrap();
+    world.eventually("it runs", async || world.path("begun").await.is_some()).await;
+    world.kill_controller().await;
+    world.kubectl.run(&["delete", "configmap", "m"]).await.unwrap();
+    world.start_controller();
+    std::fs::write(world.path("begun").await.unwrap().with_file_name("go"), "").unwrap();
+    let done = world.until_finished("c").await;
+    assert_eq!(done["status"]["stdout"]["tail"], "*** v ***\n***", "{done:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_of_somebody_else_is_no_log() {
+    let world = World::start("taken").await;
+    world.command("c", "seq 1 5000").await;
+    let waits = world.until_reason("sbcmd", "c", "Succeeded", "LeaseNotFound").await;
+    let name = format!("c-{}-stdout", waits["metadata"]["uid"].as_str().unwrap());
+    world.kubectl.run(&["create", "configmap", &name, "--from-literal=stdout=forged"]).await.unwrap();
+    world.lease("l").await;
+    let done = world.until_finished("c").await;
+    assert_eq!((verdict(&done), &done["status"]["stdout"]["logRef"]), (said("False", "StoreRefused"), &Value::Null));
+    assert_eq!(world.get("configmap", &name).await["data"]["stdout"], "forged", "it was changed");
 }

@@ -76,6 +76,27 @@ async fn so_many_run_at_once_as_may_and_no_more() {
     }
 }
 
+/// Neither one that takes long nor one that waits for a Secret keeps the places of the others empty.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_that_becomes_free_is_taken_at_once() {
+    let world = World::start("places").await;
+    world.apply(&one_shot("l", 4)).await.unwrap();
+    let held = json!({ "envFrom": [{ "secretRef": { "name": "never" } }], "order": -1 });
+    world.apply(&with_spec("held", &held)).await.unwrap();
+    world.command("long", "touch begun; while [ ! -e go ]; do sleep 0.05; done").await;
+    world.eventually("it runs", async || world.path("begun").await.is_some()).await;
+    let items: Vec<Value> =
+        (0..24).map(|n| crate::world::command(&format!("c{n}"), "l", "sleep 0.1").parse().unwrap()).collect();
+    world.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()).await.unwrap();
+    // Ten seconds for each that would have to look by itself.
+    let names: Vec<String> = (0..24).map(|n| format!("sbcmd/c{n}")).collect();
+    let mut wait = vec!["wait", "--for=condition=Finished", "--timeout=60s"];
+    wait.extend(names.iter().map(String::as_str));
+    world.kubectl.run(&wait).await.unwrap();
+    std::fs::write(world.path("begun").await.unwrap().with_file_name("go"), "").unwrap();
+    world.until_finished("long").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_it_leaves_in_the_background_lives_on() {
     let world = World::start("background").await;

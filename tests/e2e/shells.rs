@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::world::{Options, World, command, condition, one_shot};
+use crate::world::{KEY, Options, World, command, condition, one_shot};
 
 const SHELLS: [&str; 4] = ["zsh", "bash", "dash", "ash"];
 
@@ -73,11 +73,11 @@ async fn a_command_whose_process_was_killed_is_told_with_its_output() {
     let world = World::start("killed").await;
     world.lease("l").await;
     world.apply(&one_shot("o", 1)).await.unwrap();
-    for (lease, reason) in [("l", "ShellExited"), ("o", "SessionLost")] {
+    for lease in ["l", "o"] {
         let name = format!("killed-{lease}");
         world.apply(&command(&name, lease, "echo begun; kill -9 $PPID; sleep 600")).await.unwrap();
         let killed = world.until_finished(&name).await;
-        assert_eq!(outcome(&killed), (reason.to_owned(), Value::Null, json!("begun\n")), "{lease}");
+        assert_eq!(outcome(&killed), ("ShellExited".to_owned(), Value::Null, json!("begun\n")), "{lease}");
         let next = format!("next-{lease}");
         world.apply(&command(&next, lease, "echo next")).await.unwrap();
         assert_eq!(outcome(&world.until_finished(&next).await).2, "next\n", "{lease}");
@@ -115,4 +115,24 @@ async fn a_running_command_keeps_its_sandbox_awake_and_an_idle_one_sleeps() {
         world.delete("sblease", lease).await;
         world.until_gone("sblease", lease).await;
     }
+}
+
+/// Somebody deletes the session while a command runs: its outcome is in the sandbox all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outcome_outlives_its_session() {
+    let world = World::start("outlives").await;
+    world.lease("l").await;
+    world.command("c", "trap 'echo bye; exit 7' TERM; touch begun; while :; do sleep 0.05; done").await;
+    world.eventually("it runs", async || world.path("begun").await.is_some()).await;
+    let lease = world.get("sblease", "l").await;
+    let [sandbox, session] = ["sandbox", "session"].map(|of| lease["status"][of]["id"].as_str().unwrap().to_owned());
+    let host = world.daytona.base_url().trim_end_matches("/api").to_owned();
+    let url = format!("{host}/toolbox/{sandbox}/process/session/{session}");
+    let deleted = reqwest::Client::new().delete(url).bearer_auth(KEY).send().await.unwrap();
+    assert!(deleted.status().is_success(), "{deleted:?}");
+    let done = world.until_finished("c").await;
+    assert_eq!(outcome(&done), ("NonZeroExit".to_owned(), json!(7), json!("bye\n")));
+    world.command("next", "echo next").await;
+    let next = world.until_finished("next").await;
+    assert_eq!((outcome(&next).2, &next["status"]["sessionGeneration"]), (json!("next\n"), &json!(2)));
 }
