@@ -118,6 +118,11 @@ impl Board {
         });
     }
 
+    /// Whether commands could be sent there since the controller started.
+    pub(super) fn has_served(&self, lease: &str) -> bool {
+        self.entries().get(lease).is_some_and(|entry| entry.epoch > 0)
+    }
+
     /// The session of this epoch does not do what it is told. True when that is news.
     pub(super) fn suspect(&self, lease: &str, epoch: u64, suspicion: Suspicion) -> bool {
         self.with(lease, |entry| {

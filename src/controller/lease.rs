@@ -10,6 +10,7 @@ use super::{
     error::Error,
     observe::{Seen, observe, workspace},
     prepare::{directories, is_ready, mark, open_session, set_up},
+    subject::attempt,
 };
 use crate::{
     api::{CommandGauges, LEASE_FINALIZER, LeaseCondition, SandboxLease, SandboxLeaseStatus, condition, sandbox_label},
@@ -225,7 +226,13 @@ async fn in_session(
         Step::ResumeSession => {
             let workspace = workspace(lease);
             set_up(toolbox, &workspace).await?;
-            let check = workspace.check(&session.id);
+            let uid = lease.uid().unwrap_or_default();
+            // What an earlier controller left is nobody's any more: whatever it recorded as running is kept.
+            let check = if ctx.board.has_served(&uid) {
+                workspace.check(&session.id)
+            } else {
+                workspace.sweep(&session.id, &running_attempts(lease, ctx))
+            };
             if lease.metadata.deletion_timestamp.is_none() && !is_ready(toolbox, &check, &session.id).await? {
                 if seen.observed.running == 0 {
                     return Err(Error::DeadSession("the controller's files in the sandbox were removed".to_owned()));
@@ -299,6 +306,12 @@ fn note_standing(lease: &SandboxLease, seen: &Seen, ctx: &Context) {
     if ctx.board.put(&uid, standing) && down {
         ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any(), false);
     }
+}
+
+/// The attempts of the lease's commands that run, or may.
+fn running_attempts(lease: &SandboxLease, ctx: &Context) -> Vec<String> {
+    let all = ctx.commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any());
+    all.iter().filter(|c| queue::running(c)).filter_map(|c| Some(attempt(c)?.1.id)).collect()
 }
 
 fn api(lease: &SandboxLease, ctx: &Context) -> Api<SandboxLease> {

@@ -90,7 +90,8 @@ pub(super) fn finished(
         set_condition(all, type_, stored.complete.into(), stored.reason.as_str(), &stored.message, stamp);
     }
     let (reason, message) = (outcome.reason, outcome.message.as_str());
-    if status.start_time.is_none() {
+    let never_began = matches!(reason, Reason::StartFailed | Reason::StartDeadlineExceeded);
+    if status.start_time.is_none() || never_began {
         set(&mut status, stamp, Type::Started, Truth::False, reason, message);
     }
     set(&mut status, stamp, Type::Finished, Truth::True, reason, message);

@@ -98,6 +98,12 @@ impl Workspace {
         format!("sh {} check {}", quote(&self.runner()), quote(mark))
     }
 
+    /// TEMP
+    #[must_use]
+    pub fn sweep(&self, mark: &str, _keep: &[String]) -> String {
+        self.check(mark)
+    }
+
     /// What [`Self::session`], [`Self::mark`] and [`Self::check`] print when it worked.
     #[must_use]
     pub fn session_ready(mark: &str) -> String {

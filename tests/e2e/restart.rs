@@ -1,9 +1,9 @@
 //! The controller dies at the worst moments. Each script runs exactly once, and nothing is left behind.
 
 use dev::local_daytona::Rule;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::world::{Options, World};
+use crate::world::{Options, World, command, one_shot};
 
 /// Where the controller is killed: at a call that is held back before or after it took effect.
 const MOMENTS: [(&str, &str, &str); 4] = [
@@ -104,4 +104,34 @@ async fn a_wiped_status_leaves_nothing_behind() {
     world.start_controller();
     world.until_gone("sblease", "l").await;
     assert!(world.daytona.state().await.unwrap().sandboxes.is_empty());
+}
+
+/// What finished commands left in the sandbox goes, also when the controller that knew of it is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_left_before_a_restart_is_cleaned_up_and_what_runs_is_not() {
+    let mut world = World::start("sweep").await;
+    for (lease, manifest) in [("l", crate::world::lease("l")), ("o", one_shot("o", 2))] {
+        world.apply(&manifest).await.unwrap();
+        let apply = async |name: &str, script: &str| world.apply(&command(name, lease, script)).await.unwrap();
+        let (done, runs) = (format!("done-{lease}"), format!("runs-{lease}"));
+        apply(&done, "seq 1 1000").await;
+        let done = world.until_finished(&done).await;
+        apply(&runs, &format!("echo begun; touch begun-{lease}; while [ ! -e go ]; do sleep 0.05; done; exit 6")).await;
+        world.eventually("it runs", async || world.path(&format!("begun-{lease}")).await.is_some()).await;
+        let files = |uid: &Value| format!("{}-1", uid.as_str().unwrap());
+        let attempts = world.path("attempt").await.unwrap();
+        world.kill_controller().await;
+        // As after a crash between the last write and the cleaning up.
+        let left = attempts.join(files(&done["metadata"]["uid"]));
+        std::fs::create_dir_all(&left).unwrap();
+        std::fs::write(left.join("stdout"), "left").unwrap();
+        world.start_controller();
+        world.eventually("it is gone", async || !left.exists()).await;
+        let begun = world.path(&format!("begun-{lease}")).await.unwrap();
+        std::fs::write(begun.with_file_name("go"), "").unwrap();
+        let runs = world.until_finished(&runs).await;
+        assert_eq!((&runs["status"]["exitCode"], &runs["status"]["stdout"]["tail"]), (&json!(6), &json!("begun\n")));
+        world.delete("sblease", lease).await;
+        world.until_gone("sblease", lease).await;
+    }
 }
