@@ -23,7 +23,7 @@ use crate::{
     },
     cluster::{finalizer, status},
     plan::{
-        command::{self as plan, Again, Inputs, Lease, Observed, Step},
+        command::{self as plan, Again, Inputs, Lease, Observed, Sent, Step},
         queue::{self, Turn},
     },
     shell::{Answer, Attempt, How},
@@ -104,7 +104,7 @@ async fn observe(command: &SandboxCommand, ctx: &Context) -> Result<(Observed, O
     let sent = attempt.as_ref().map(|a| ctx.attempts.sent(&a.0, &a.1)).unwrap_or_default();
     let prepared = attempt.and_then(|a| ctx.attempts.prepared(&a.0, &a.1)).map(Found::Ready);
     let found = match prepared {
-        _ if !to_be_started(command, turn, &lease, sent.answer.as_ref()) => None,
+        _ if !to_be_started(command, turn, &lease, &sent) => None,
         Some(found) => Some(found),
         None => Some(Box::pin(inputs::resolve(command, ctx)).await?),
     };
@@ -118,11 +118,13 @@ fn parallel(lease: &SandboxLease) -> usize {
 }
 
 /// Whether it depends on what it is to run with whether it is started (again).
-fn to_be_started<S>(command: &SandboxCommand, turn: Turn, lease: &Lease, answer: Option<&Answer<S>>) -> bool {
+fn to_be_started(command: &SandboxCommand, turn: Turn, lease: &Lease, sent: &Sent) -> bool {
     let present = matches!(lease, Lease::Present { .. });
     match command.status.as_ref().and_then(|s| s.state) {
         Some(CommandState::Finished) => false,
-        Some(CommandState::Running) => present && matches!(answer, None | Some(Answer::Unseen | Answer::Fenced)),
+        Some(CommandState::Running) => {
+            present && (sent.fresh || matches!(sent.answer, Some(Answer::Unseen | Answer::Fenced)))
+        }
         Some(CommandState::Queued) | None => {
             present && turn.now && !command.spec.cancel && command.metadata.deletion_timestamp.is_none()
         }
