@@ -112,7 +112,7 @@ impl<'a> Reader<'a> {
     async fn prepare(&mut self, spec: &SandboxCommandSpec) -> Result<Prepared, Stop> {
         let script = match (&spec.script, &spec.command, &spec.script_from) {
             (Some(script), _, _) => script.clone().into_bytes(),
-            (_, Some(words), _) => Job::argv(words),
+            (_, Some(words), _) => Job::argv(words).map_err(|unfit| Stop::Unfit(unfit.to_string()))?,
             (_, _, Some(from)) => {
                 let key = &from.config_map_key_ref;
                 let key = KeyRef { name: key.name.clone(), key: key.key.clone(), optional: false };

@@ -1,28 +1,47 @@
-# The part of runner.sh that asks about an attempt and ends it: wait, fence, kill. Read by runner.sh, whose functions
+# The part of runner.sh that asks about an attempt and ends it: wait, fence, kill, sweep. Read by runner.sh, whose functions
 # and variables it uses. POSIX sh.
 # shellcheck disable=SC2154 # variables of runner.sh
 
+# Whatever a script has put in the place of one of our files (a directory, a FIFO, text that is no number) must neither
+# hold us up nor end us, so nothing is read but plain files, and nothing is reckoned with that was not looked at.
+
+# What the guard says: of a runner its pid, its start and the uptime then; a word of who else has taken it.
+guarded() {
+  runner='' since='' begin=''
+  [ ! -f "$guard" ] || read -r runner since begin _ <"$guard"
+} 2>/dev/null
+
+# Whether nobody may start it any more.
+closed() { guarded; [ "$runner" = fenced ] || [ "$runner" = cleared ]; }
+
 # Whether the runner that holds the guard still lives. A guard without content is just being written.
 alive() {
-  tries=0 runner='' since=''
-  while [ $tries -lt 50 ]; do
-    read -r runner since _ <"$guard"
-    [ "$runner" ] && break
-    tries=$((tries + 1))
+  until_then=''
+  while guarded; [ ! "$runner" ] && [ -f "$guard" ]; do
+    now
+    until_then=${until_then:-$((hundredths + 50))}
+    [ "$hundredths" -lt "$until_then" ] || return 1
     pause 01
   done
-  lives "${runner:-none}" "$since"
+  lives "$runner" "$since"
+} 2>/dev/null
+
+# The outcome as it was written, into $result and $how; fails where there is none that can be read.
+outcome() {
+  result=''
+  [ -f "$dir/exit" ] || return 1
+  read -r code from to how more <"$dir/exit"
+  numbers "$code" "${from%.*}" "${to%.*}" && [ ! "$more" ] || return 1
+  case ${from#*.}.${to#*.} in [0-9][0-9].[0-9][0-9]) ;; *) return 1 ;; esac
+  case $how in full | background | nostart | lost) result="$code $from $to" ;; *) return 1 ;; esac
 } 2>/dev/null
 
 # Whether there is nothing to wait for.
 settled() {
-  [ ! -s "$dir/exit" ] || return 0
+  outcome && return
   [ -e "$guard" ] || return 1
-  word=''
-  read -r word _ <"$guard"
-  case $word in fenced | cleared) return 0 ;; esac
-  ! alive
-} 2>/dev/null
+  closed || ! alive
+}
 
 # Holds the caller's request until the attempt has ended, for $1 seconds at most; five when nobody starts it.
 # It sleeps in reading a FIFO, which the runner writes to at the end. The FIFO's other end is the output of a `sleep`:
@@ -58,7 +77,8 @@ smaller() { if [ "$1" -lt "$2" ]; then least=$1; else least=$2; fi; }
 # longer than the two together, all of it is the tail.
 describe() {
   file=$dir/$1 after=0 digest=- whole=$2
-  read -r _ after <"$file.size" && [ "$after" != - ] || after=0 whole=''
+  counted "$1" || whole=''
+  numbers "$after" || after=0
   size_of "$file"
   on_disk=$size
   size_of "$file.tail"
@@ -88,32 +108,34 @@ describe() {
 } 2>/dev/null
 
 ended() {
-  read -r result <"$dir/exit"
-  if [ -e "$dir/killed" ]; then say "ended $result"; else say "done $result"; fi
+  whole=yes
+  # What was there at the end may have been taken away since.
+  [ "$how" = nostart ] || { counted stdout && counted stderr; } || how=lost
+  [ "$how" != lost ] || whole=''
+  if [ -e "$dir/killed" ]; then say "ended $result $how"; else say "done $result $how"; fi
 }
 
 # A line "dtc1 ATTEMPT STATE [CODE T0 T1 HOW]" (STATE: done by itself, ended by kill, ...), for some of them a line for
 # each output.
 state() {
-  whole=yes
-  if [ -s "$dir/exit" ]; then
+  if outcome; then
     ended
   elif ! [ -e "$guard" ]; then
     if [ -e "$base/session/$mark" ]; then say unseen; else say lost; fi
     return
-  elif read -r word _ <"$guard"; [ "$word" = fenced ] || [ "$word" = cleared ]; then
-    say "$word"
+  elif closed; then
+    say "$runner"
     return
   elif alive; then
     say running
     return
   # It may have ended between the two looks.
-  elif [ -s "$dir/exit" ]; then
+  elif outcome; then
     ended
   else
     runner='' since='' whole=''
-    read -r runner since <"$base/session/$mark"
-    if lives "${runner:-none}" "$since"; then say died alive; else say died gone; fi
+    [ ! -f "$base/session/$mark" ] || read -r runner since <"$base/session/$mark"
+    if lives "$runner" "$since"; then say died alive; else say died gone; fi
   fi
   describe stdout "$whole"
   describe stderr "$whole"
@@ -122,30 +144,44 @@ state() {
 # The last line says that nothing was cut off.
 report() { state; say end; }
 
-# The guard outlives the attempt's files, so that a copy that arrives late still finds the attempt taken. What was
-# uploaded late goes too.
-clear_collected() {
-  gone=
-  for one in "$@"; do
-    case $one in '' | *[!A-Za-z0-9-]*) continue ;; esac
-    word=
-    [ -e "$base/guard/$one" ] && read -r word _ <"$base/guard/$one"
-    case $word in
-      fenced | cleared) ;;
-      *)
-        [ -e "$base/attempt/$one/exit" ] || [ -e "$base/attempt/$one/killed" ] || continue
-        echo cleared >"$base/guard/$one"
-        ;;
-    esac
-    gone="$gone $one"
-  done
+# Makes sure that attempt $1, whose outcome is recorded, never starts, and notes that its files may go; fails while a
+# live runner has more to write. The guard outlives the files, so that a copy that arrives late finds the attempt taken.
+clear() {
+  case $1 in '' | *[!A-Za-z0-9-]*) return 1 ;; esac
+  guard=$base/guard/$1 dir=$base/attempt/$1
+  claim cleared || closed || {
+    outcome || ! alive || return 1
+    [ -f "$guard" ] || rm -rf "$guard"
+    echo cleared >"$guard"
+  }
+  gone="$gone $1"
+}
+
+# Removes the files of what was cleared, what was uploaded too late, and what a waiter that was ended has left.
+remove_cleared() {
   [ "$gone" ] || return 0
-  # A waiter that was ended leaves its FIFO.
   for one in $gone; do
-    for fifo in "$base/wait/$one".*; do [ ! -p "$fifo" ] || rm -f "$fifo"; done
+    for place in "$base/wait/$one".* "$base/input/$one".*; do rm -rf "$place"; done
   done
   # shellcheck disable=SC2086 # a list of checked names
   (cd "$base/attempt" && rm -rf $gone; cd "$base/input" && rm -rf $gone)
+} 2>/dev/null
+
+clear_collected() {
+  gone=''
+  for one in "$@"; do clear "$one"; done
+  remove_cleared
+} 2>/dev/null
+
+# Clears every attempt but those that are named and those that run.
+sweep() {
+  gone='' kept=" $* "
+  for place in "$base/attempt"/* "$base/input"/*; do
+    one=${place##*/} one=${one%%.*}
+    case "$kept$gone " in *" $one "*) ;; *) clear "$one" ;; esac
+  done
+  remove_cleared
+  for fifo in "$base/wait"/*; do [ -d "/proc/${fifo##*.}" ] || rm -rf "$fifo"; done
 } 2>/dev/null
 
 # --- ending ----------------------------------------------------------------------------------------------------------
@@ -162,15 +198,22 @@ survey() {
   done
 }
 
+# When process $1 of the table began, into $leader; empty where it is gone.
+leader_of() {
+  leader=''
+  case $table in *" $1:"*) leader=${table#*" $1:"} leader=${leader%% *} leader=${leader##*:} ;; esac
+}
+
 # Everything the attempt started, into $found: by the cookie in its environment; its child; what was found before (a
 # pid and its start, so that one whose parent is gone is not forgotten); their sessions; and all their descendants.
 targets() {
   cookies=" $(grep -lszxF "DTC_ATTEMPT=$attempt" /proc/[0-9]*/environ 2>/dev/null | while IFS=/ read -r _ _ p _; do printf '%s ' "$p"; done)"
   child=none child_start=none
-  [ ! -s "$dir/child" ] || read -r child child_start <"$dir/child"
-  runner='' foreign=" 0 "
-  [ ! -e "$guard" ] || read -r runner _ <"$guard"
-  read -r shell _ <"$base/session/$mark"
+  [ ! -f "$dir/child" ] || read -r child child_start <"$dir/child"
+  numbers "$child" "$child_start" || child=none child_start=none
+  guarded
+  shell=''
+  [ ! -f "$base/session/$mark" ] || read -r shell _ <"$base/session/$mark"
   survey
   leaders=' '
   # Sessions that others are in: ours, the runner's, the shell's.
@@ -182,7 +225,12 @@ targets() {
     leaders="$leaders${process%%:*} "
     case ${process%%:*} in "$runner" | "$shell") process=${process%:*} foreign="$foreign${process##*:} " ;; esac
   done
-  found=' ' sessions=" $known_sessions "
+  # A session is known by the start of its leader, too: its number may be another process's by now.
+  found=' ' sessions=' ' before=$known_sessions known_sessions=''
+  for session in $before; do
+    leader_of "${session%%:*}"
+    case $leader in '' | "${session#*:}") sessions="$sessions${session%%:*} " known_sessions="$known_sessions $session" ;; esac
+  done
   for process in $table; do
     p=${process%%:*} since=${process##*:}
     case " $known " in *" $p:$since "*) ;; *)
@@ -193,10 +241,11 @@ targets() {
     # Only a session that was begun by something found, or by something that is gone.
     case $foreign$sessions in *" $session "*) continue ;; esac
     case $leaders in *" $session "*) [ "$session" = "$p" ] || continue ;; esac
-    sessions="$sessions$session "
+    leader_of "$session"
+    sessions="$sessions$session " known_sessions="$known_sessions $session:${leader:--}"
   done
   # The child's own, when nothing that was found is in it; not when the number is another process's by now.
-  case $leaders$foreign in *" $child "*) ;; *) sessions="$sessions$child " ;; esac
+  case $leaders$foreign in *" $child "*) ;; *) sessions="$sessions$child " known_sessions="$known_sessions $child:$child_start" ;; esac
   more=yes
   while [ "$more" ]; do
     more=
@@ -208,7 +257,6 @@ targets() {
       found="$found$p " more=yes
     done
   done
-  known_sessions=$sessions
   for process in $table; do
     p=${process%%:*}
     case $found in *" $p "*) case " $known " in *" $p:${process##*:} "*) ;; *) known="$known $p:${process##*:}" ;; esac ;; esac
@@ -220,9 +268,10 @@ targets() {
 # was found is written down; fails while there is time left.
 end_all() {
   termed='' known='' known_sessions=''
-  { read -r termed && read -r known && read -r known_sessions; } 2>/dev/null <"$dir/killed"
+  [ ! -f "$dir/killed" ] || { read -r termed && read -r known && read -r known_sessions; } <"$dir/killed"
   targets
   now
+  { numbers "$termed" && [ "$termed" -le "$hundredths" ]; } || termed=''
   if ! [ "$termed" ]; then
     termed=$hundredths
     # shellcheck disable=SC2086 # a list of checked pids
@@ -231,32 +280,39 @@ end_all() {
   deadline=$((termed + $1 * 100)) leave=$((hundredths + $2 * 100)) tries=0
   while [ "$found" ] && [ "$hundredths" -lt $deadline ]; do
     if [ "$hundredths" -ge $leave ]; then
-      printf '%s\n%s\n%s\n' "$termed" "$known" "$known_sessions" >"$dir/killed"
-      return 1
+      printf '%s\n%s\n%s\n' "$termed" "$known" "$known_sessions" >"$dir/killed" && return 1
+      # A grace period that cannot be written down would begin anew with every call.
+      break
     fi
     tries=$((tries + 1))
     if [ $tries -lt 10 ]; then pause 02; else pause 20; fi
     targets
     now
   done
-  tries=50
-  while [ "$found" ] && [ $tries -gt 0 ]; do
+  tries=0 leave=$((hundredths + 100))
+  while [ "$found" ] && { [ $tries -lt 5 ] || [ "$hundredths" -lt $leave ]; }; do
     # shellcheck disable=SC2086
-    kill -KILL $found 2>/dev/null
-    tries=$((tries - 1))
-    [ $tries -gt 45 ] || pause 02
+    kill -KILL $found
+    tries=$((tries + 1))
+    [ $tries -lt 5 ] || pause 02
     targets
+    now
   done
-}
+  return 0
+} 2>/dev/null
 
-# The runner itself may be stopped or stuck. It is woken, and ended if that does not help: nothing of it is left then.
+# The runner has what it needs to write the outcome down, which is up to ten seconds where an output is held open and the
+# machine is slow; $1 at most. It may be stopped or stuck: it is woken, and ended if that does not help.
 end_runner() {
+  smaller "$1" 12
+  [ "$least" -ge 3 ] || least=3
   for signal in CONT KILL; do
-    [ ! -s "$dir/exit" ] || return
+    outcome && return
     alive || return
-    case $runner in '' | *[!0-9]* | 0 | 1 | "$$") return ;; esac
+    case $runner in 0 | 1 | "$$") return ;; esac
     kill -$signal "$runner" 2>/dev/null
-    await 2
+    await "$least"
+    least=2
   done
   wake
 }
@@ -264,37 +320,32 @@ end_runner() {
 # Takes the attempt away from whoever would start it, or says that somebody has it already.
 taken() {
   if [ -e "$base/session/$mark" ] && claim fenced; then
-    rm -rf "$input"
+    for place in "$input" "$input".*; do rm -rf "$place"; done
     return 1
   fi
 }
 
 kill_attempt() {
   if taken; then
-    word=''
-    [ -e "$guard" ] && read -r word _ <"$guard"
-    case $word in
-      fenced | cleared) ;;
-      *)
-        # What ended by itself is left as it is, with what it left in the background.
-        if ! [ -s "$dir/exit" ] || [ -e "$dir/killed" ]; then
-          begin='' since=''
-          # The script's beginning; until it is written down, the runner's (in ticks, a hundred a second).
-          [ ! -e "$dir/begun" ] || read -r begin <"$dir/begun"
-          [ "$begin" ] || [ ! -e "$guard" ] || { alive || :; }
-          [ "$begin" ] || begin=$((${since:-0} / 100))
+    if ! closed; then
+      # What ended by itself is left as it is, with what it left in the background.
+      if [ -e "$dir/killed" ] || ! outcome; then
+        left=0
+        # Only of one that runs, and by a clock that has not begun anew since.
+        if [ "$2" -gt 0 ] && alive && numbers "${begin%.*}"; then
           now
-          left=$((${begin%.*} + $2 - ${uptime%.*}))
-          if [ "$2" -gt 0 ] && [ $left -gt 0 ]; then say "early $left"; say end; return; fi
-          # Not `: >file`: when that fails it ends the shell. Made also where our files are gone, for what ends now.
-          [ -e "$dir/killed" ] || { mkdir -p "$dir" && echo >"$dir/killed"; }
-          end_all "$1" "$3" || { say "ending $(((deadline - hundredths + 99) / 100))"; say end; return; }
-          [ ! "$found" ] || { say "survivors $found"; say end; return; }
-          # Without a guard our files were removed: what it started is found by its cookie, its runner is not.
-          [ ! -e "$guard" ] || { await 3; end_runner; }
+          [ "${begin%.*}" -gt "${uptime%.*}" ] || left=$((${begin%.*} + $2 - ${uptime%.*}))
         fi
-        ;;
-    esac
+        if [ $left -gt 0 ]; then say "early $left"; say end; return; fi
+        # Not `: >file`: when that fails it ends the shell. Made also where our files are gone, for what ends now.
+        [ -d "$dir" ] || { rm -f "$dir"; mkdir -p "$dir"; }
+        [ -f "$dir/killed" ] || { rm -rf "$dir/killed"; echo >"$dir/killed"; } 2>/dev/null
+        end_all "$1" "$3" || { say "ending $(((deadline - hundredths + 99) / 100))"; say end; return; }
+        [ ! "$found" ] || { say "survivors $found"; say end; return; }
+        # Without a guard our files were removed: what it started is found by its cookie, its runner is not.
+        [ ! -e "$guard" ] || end_runner "$3"
+      fi
+    fi
   fi
   report
 }
@@ -310,6 +361,15 @@ case $op in
   fence)
     taken || :
     report
+    ;;
+  sweep)
+    if [ -e "$base/session/$attempt" ]; then
+      ready=$attempt
+      shift 2
+      sweep "$@"
+      attempt=$ready
+      say ready
+    fi
     ;;
   kill) kill_attempt "$6" "$7" "$8" ;;
 esac

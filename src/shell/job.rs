@@ -52,6 +52,12 @@ pub enum Unfit {
     )]
     ValueTooLong(String),
     /// Likewise.
+    #[error(
+        "argument {0} of the command is longer than {LONGEST_STRING} bytes, which no program can be started with; pass \
+         it as stdin or in a file"
+    )]
+    ArgumentTooLong(usize),
+    /// Likewise.
     #[error("the environment is larger than {LARGEST_ENVIRONMENT} bytes; pass the large values as stdin or in a file")]
     EnvironmentTooLarge,
 }
@@ -60,8 +66,14 @@ impl Job {
     /// A script that becomes the program with these arguments, each of them as it is.
     ///
     /// Not every shell's `exec` knows `--`, so a program whose name looks like an option is started by `env`.
-    #[must_use]
-    pub fn argv(words: &[String]) -> Vec<u8> {
+    ///
+    /// # Errors
+    /// [`Unfit::ArgumentTooLong`] with the number of the first word that no program can be given; the program's own
+    /// name is number 0.
+    pub fn argv(words: &[String]) -> Result<Vec<u8>, Unfit> {
+        if let Some(number) = words.iter().position(|word| word.len() > LONGEST_STRING) {
+            return Err(Unfit::ArgumentTooLong(number));
+        }
         let mut script = "exec".to_owned();
         if words.first().is_some_and(|program| program.starts_with('-')) {
             script.push_str(" env --");
@@ -70,7 +82,7 @@ impl Job {
             let _ = write!(script, " {}", quote(word));
         }
         script.push('\n');
-        script.into_bytes()
+        Ok(script.into_bytes())
     }
 
     /// Whether a sandbox could run it at all.
@@ -159,6 +171,10 @@ mod tests {
     #[test]
     fn an_argument_is_never_split() {
         let words = ["printf", "%s\n", "a b", "it's", "$HOME `x` \"y\" *", ""].map(str::to_owned);
-        assert_eq!(Job::argv(&words), b"exec 'printf' '%s\n' 'a b' 'it'\\''s' '$HOME `x` \"y\" *' ''\n");
+        assert_eq!(Job::argv(&words).unwrap(), b"exec 'printf' '%s\n' 'a b' 'it'\\''s' '$HOME `x` \"y\" *' ''\n");
+        let longest = ["echo".to_owned(), "x".repeat(131_071)];
+        assert_eq!(Job::argv(&longest).unwrap().len(), 131_071 + 15);
+        let too_long = ["echo".to_owned(), "\u{1f600}".repeat(32_768)];
+        assert_eq!(Job::argv(&too_long), Err(Unfit::ArgumentTooLong(1)));
     }
 }

@@ -15,12 +15,18 @@ const RUNNER: &str = include_str!("runner.sh");
 /// The runner's part that asks about attempts and ends them.
 const ASKING: &str = include_str!("asking.sh");
 
+/// The runner's part that keeps what a script writes.
+const KEEPING: &str = include_str!("keeping.sh");
+
 /// What reads a script whose surroundings carry over.
 const PERSIST: &str = include_str!("persist.sh");
 
 /// Most bytes that travel in a text: what Daytona lists stays short, and a here-document of this size is in its pipe
 /// as a whole before anything reads it, so that the end of whoever sends it cannot cut it.
 const LONGEST_INLINE: usize = 4096;
+
+/// Most attempts that a text names as those that run.
+const MOST_KEPT: usize = 64;
 
 /// Where a lease keeps its files in the sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +70,7 @@ impl Workspace {
             "for tool in {tools}; do command -v $tool >/dev/null 2>&1 || {{ echo \"dtc1 lacks $tool\"; exit 1; }}; done\n\
              umask 077 && cd / && mkdir -p {base} && cd {base} && mkdir -p session guard input attempt wait persist &&\n",
         );
-        for (name, content) in [("persist", PERSIST), ("asking", ASKING), ("runner", RUNNER)] {
+        for (name, content) in [("persist", PERSIST), ("keeping", KEEPING), ("asking", ASKING), ("runner", RUNNER)] {
             let _ = write!(
                 text,
                 "cat >{name}.new.$$ <<'DTC-{name}' && mv -f {name}.new.$$ {name}-{}.sh &&\n{content}DTC-{name}\n",
@@ -98,13 +104,19 @@ impl Workspace {
         format!("sh {} check {}", quote(&self.runner()), quote(mark))
     }
 
-    /// TEMP
+    /// What [`Self::check`] does, and then, if the mark is there, the files of every attempt that is not in `keep` go,
+    /// and it never starts; save for one that runs. For a controller that does not know what was there before it. With
+    /// more than a text should name, nothing goes.
     #[must_use]
-    pub fn sweep(&self, mark: &str, _keep: &[String]) -> String {
-        self.check(mark)
+    pub fn sweep(&self, mark: &str, keep: &[String]) -> String {
+        if keep.len() > MOST_KEPT {
+            return self.check(mark);
+        }
+        let kept: String = keep.iter().map(|id| format!(" {}", quote(id))).collect();
+        format!("sh {} sweep {}{kept}", quote(&self.runner()), quote(mark))
     }
 
-    /// What [`Self::session`], [`Self::mark`] and [`Self::check`] print when it worked.
+    /// What [`Self::session`], [`Self::mark`], [`Self::sweep`] and [`Self::check`] print when it worked.
     #[must_use]
     pub fn session_ready(mark: &str) -> String {
         format!("dtc1 {mark} ready")
@@ -148,7 +160,10 @@ impl Workspace {
     fn launch(&self, operation: &str, attempt: &Attempt, job: &Job) -> String {
         let body = inline(job);
         let mut form = match &body {
-            Some(_) => format!("inline={}", exports(job).split(|byte| *byte == b'\n').skip(1).count()),
+            Some(body) => {
+                let lines = exports(job).split(|byte| *byte == b'\n').skip(1).count();
+                format!("inline={lines}/{}", body.len())
+            }
             None => "uploaded".to_owned(),
         };
         let options = [(job.persist, ",persist"), (job.working_dir.is_some(), ",placed"), (job.secret, ",secret")];
@@ -228,7 +243,7 @@ impl Workspace {
 
 /// The programs are named by their content: an upgrade of the controller must not change a file that a shell reads.
 fn version() -> String {
-    let digest = Sha256::new().chain_update(RUNNER).chain_update(ASKING).chain_update(PERSIST).finalize();
+    let digest = Sha256::new().chain_update(RUNNER).chain_update(ASKING).chain_update(KEEPING).chain_update(PERSIST).finalize();
     digest.iter().take(6).fold(String::new(), |mut name, byte| {
         let _ = write!(name, "{byte:02x}");
         name

@@ -4,21 +4,21 @@
 #   sh runner.sh session MARK                        proves that a shell reads its input, and leaves the shell's mark
 #   sh runner.sh mark    MARK                        leaves a mark that is no shell's
 #   sh runner.sh check   MARK                        says whether the mark is there
+#   sh runner.sh sweep   MARK [ATTEMPT...]           the same, and clears all attempts but these and those that run
 #   sh runner.sh run     ATTEMPT MARK FORM WORKDIR [INTERPRETER...]   runs a script, at most once, and stays with it
 #   sh runner.sh start   ATTEMPT MARK FORM WORKDIR [INTERPRETER...]   the same in a process of its own; comes back at once
 #   sh runner.sh wait    ATTEMPT MARK HEAD TAIL SECONDS [COLLECTED...]   waits for the end, reports, tidies up
 #   sh runner.sh fence   ATTEMPT MARK HEAD TAIL                      makes sure that it does not start, and reports
 #   sh runner.sh kill    ATTEMPT MARK HEAD TAIL GRACE AFTER SECONDS  makes sure that it does not run: never started, or
 #                                            ended (once it has run for AFTER seconds); to be repeated while it is ending
-# FORM: "uploaded" (input/ATTEMPT has script, env, names, stdin) or "inline=N" (they are on standard input: with
-# "persist" a line for names, then N lines of env, then the script), then ",persist" ",placed" ",secret" as it applies.
+# FORM: "uploaded" (input/ATTEMPT has script, env, names, stdin) or "inline=N/BYTES" (they are on standard input, so many
+# bytes: with "persist" a line for names, then N lines of env, then the script), then ",persist" ",placed" ",secret" as it
+# applies.
 
-KEPT_BYTES=67108864 # of each output, its beginning: on disk
-TAIL_BYTES=1048576  # of what comes after that, the end: in memory until the output is closed
 SHOWN_BYTES=16384   # of each output, the end: copied to the session's log
 
-# `save DIR STATE PATH DIRECTORY`: writes down the directory and the exported variables that a script ended with. Before all else
-# and with positional parameters alone: every variable here may be one of them.
+# `save DIR STATE PATH DIRECTORY`: writes down the directory and the exported variables that a script ended with. Before
+# all else and with positional parameters alone: every variable here may be one of them.
 if [ "$1" = save ]; then
   # shellcheck disable=SC1091 # "unset NAMES": what was set for this command alone
   [ ! -f "$2/names" ] || . "$2/names"
@@ -28,9 +28,11 @@ if [ "$1" = save ]; then
   case $DTC_DIRECTORY in /*) DTC_DIRECTORY=${DTC_DIRECTORY%??} ;; *) DTC_DIRECTORY=$5 ;; esac
   export DTC_DIRECTORY
   umask 077
-  export -p >"$3.$$" || exit 1
+  # The script may have removed it.
+  [ -d "${3%/*}" ] || (PATH=$4; mkdir "${3%/*}")
+  { [ ! -f "$2/kept" ] || (PATH=$4; cat "$2/kept"); export -p; } >"$3.new" || exit 1
   PATH=$4
-  mv -f "$3.$$" "$3" || rm -f "$3.$$"
+  mv -f "$3.new" "$3"
   exit
 fi
 
@@ -46,14 +48,31 @@ become() {
     */*) [ -f "$4" ] && [ -x "$4" ] ;;
     *) command -v "$4" >/dev/null 2>&1 ;;
   esac || { echo "interpreter $4: not there, or not a program" >&2; exit 127; }
-  # Its existence says that something of the user's may have run; without it nothing has.
-  echo "$3" >"$2/begun" || exit 126
+  # From here on something of the user's may have run. What the runner looks at, no script can take away.
+  { echo "$3" >"$2/begun" && echo begun >&5; } || exit 126
+  exec 5>&-
   shift 4
   exec "$@"
 }
 
 # `resume STATE PLACED WORKDIR ATTEMPT DIR BEGIN WANTED PROGRAM...`: the same in the surroundings that were saved.
 if [ "$1" = resume ]; then
+  # What is set for this command alone must not take the place of what carries over.
+  [ ! -f "$6/names" ] || (
+    set -- "$2" "$6" "$(command -v sh)" "$(command -v env)" -i
+    # shellcheck disable=SC1090
+    . "$1"
+    unset IFS
+    read -r DTC_NAMES <"$2/names"
+    for DTC_NAME in ${DTC_NAMES#unset }; do
+      eval "[ ! \"\${$DTC_NAME+x}\" ] || set -- \"\$@\" \"$DTC_NAME=\$$DTC_NAME\""
+    done
+    [ $# -gt 5 ] || exit 0
+    exec >"$2/kept"
+    set -- "$@" "$3" -c 'export -p'
+    shift 3
+    exec "$@"
+  ) 5>&- 3<&-
   unset PATH
   # shellcheck disable=SC1090
   . "$2"
@@ -75,6 +94,7 @@ say() { echo "dtc1 $attempt $*"; }
 # there is none. A pid alone is soon somebody else's.
 start_of() {
   started='' pid='' line=''
+  case $1 in self) ;; '' | *[!0-9]*) return 1 ;; esac
   { read -r line && while read -r more; do line="$line $more"; done; } 2>/dev/null <"/proc/$1/stat"
   [ "$line" ] || return 1
   pid=${line%% *}
@@ -84,6 +104,11 @@ start_of() {
   case $life in Z | X) return 1 ;; esac
   started=${20}
 } 2>/dev/null
+
+# Whether these are numbers that can be reckoned with: what is in a file may be the script's.
+numbers() {
+  for number in "$@"; do case $number in '' | *[!0-9]* | 0?* | ????????????????*) return 1 ;; esac; done
+}
 
 # Whether process $1 is still the one that started at $2.
 lives() { [ "$2" ] && start_of "$1" && [ "$started" = "$2" ]; }
@@ -108,116 +133,27 @@ wake() {
   done 2>/dev/null
 }
 
+# The size of the file $1, into $size.
+size_of() { size=0; if [ -f "$1" ] && [ -s "$1" ]; then size=$(($(wc -c <"$1"))); fi; }
+
+# Whether the output $1 is there as it was counted, into $size and $after.
+counted() {
+  size='' after=''
+  [ ! -f "$dir/$1.size" ] || read -r size after <"$dir/$1.size"
+  numbers "$size" "$after" && [ -f "$dir/$1" ] || return 1
+  expected=$size
+  size_of "$dir/$1"
+  [ "$size" -ge "$expected" ]
+}
+
 # --- running ---------------------------------------------------------------------------------------------------------
 
 # Written over what was put there at the start, so that a full disk cannot keep the outcome back; then shown at once.
 finish() {
+  for place in "$dir/exit" "$dir/exit.new"; do [ ! -d "$place" ] || rm -rf "$place"; done
   echo "$1 $2 $3 $4" 1<>"$dir/exit.new" && mv -f "$dir/exit.new" "$dir/exit"
   wake
 }
-
-# Runs a program that takes descriptor 3 into the file $kept, where it can be told to stop.
-take() {
-  "$@" <&3 2>"$kept.said" &
-  start_of $! && echo "$pid $started" >"$kept.taker"
-  wait $!
-}
-to_disk() { export LC_ALL=C; exec dd bs=65536 count="$1" >>"$kept"; }
-onward() { exec cat >"$kept.more"; }
-size_of() { size=0; [ ! -s "$1" ] || size=$(($(wc -c <"$1"))); }
-
-# Keeps what comes through descriptor 3, until nobody holds the other end any more: dd writes at once, reads no further
-# than it is told, and counts. It never stops reading: a writer must neither wait nor be ended.
-# The last line written is "BYTES-ON-DISK BYTES-AFTER-THOSE", "-" for unknown.
-keep() {
-  kept=$dir/$1 size=0 after=0
-  trap '' HUP INT TERM
-  : >"$kept"
-  while [ "$size" -lt $KEPT_BYTES ]; do
-    blocks=$(((KEPT_BYTES - size) / 65536 + 1)) records='' counted=''
-    # It fails when the disk is full, or when it was told to stop.
-    take to_disk $blocks || { size_of "$kept"; [ -e "$dir/drained" ] || after=-; break; }
-    while read -r word _; do
-      case $word in
-        *+*) records=${records:-$((${word%+*} + ${word#*+}))} ;;
-        '' | *[!0-9]*) ;;
-        *) counted=$word ;;
-      esac
-    done <"$kept.said"
-    # Not every dd says how many bytes it were.
-    if [ "$counted" ]; then size=$((size + counted)); else size_of "$kept"; fi
-    [ "${records:-0}" -ge $blocks ] || break
-  done
-  if [ "$size" -ge $KEPT_BYTES ] && [ "$after" = 0 ] && [ ! -e "$dir/drained" ]; then
-    mkfifo "$kept.more" "$kept.counted"
-    wc -c <"$kept.counted" >"$kept.after" &
-    tee "$kept.counted" <"$kept.more" | tail -c $TAIL_BYTES >"$kept.tail" &
-    take onward
-    wait
-    read -r after _ <"$kept.after" || after=-
-  fi
-  [ "$after" != - ] || [ -e "$dir/drained" ] || cat <&3 >/dev/null
-  echo "$size $after" >"$kept.size"
-  # A background process may go on writing; it must not notice that nobody looks, and not fill the disk.
-  exec cat <&3 >/dev/null
-} 2>/dev/null
-
-# Whether both outputs are complete.
-kept_both() {
-  { [ -s "$dir/stdout.size" ] || ! start_of "$out_keeper"; } && { [ -s "$dir/stderr.size" ] || ! start_of "$err_keeper"; }
-}
-
-# Whether some process has the writing end of output $1 open.
-held() {
-  for opened in /proc/[0-9]*/fd/*; do
-    # shellcheck disable=SC3013 # known to all four; without it this takes its longest
-    [ "$opened" -ef "$dir/$1" ] || continue
-    while read -r name value; do
-      case $name$value in flags:*[12]) return 0 ;; esac
-    done <"${opened%/fd/*}/fdinfo/${opened##*/}"
-  done
-  return 1
-}
-
-# Whether what takes the output $1 has it all and sleeps.
-idle() {
-  [ ! -s "$dir/$1.size" ] || return 0
-  taker='' since=''
-  read -r taker since <"$dir/$1.taker"
-  lives "${taker:-none}" "$since" && [ "$life" = S ]
-}
-
-# What the script left in the background may hold its outputs open for ever: then what is there by now is the result.
-gather() {
-  how=full tries=0
-  until kept_both; do
-    tries=$((tries + 1))
-    [ $tries -gt 15 ] || continue
-    sleep 0.002 2>/dev/null || pause 01
-    now
-    # Not before it is seen that somebody holds them: a machine may be slow. And not for ever.
-    [ $((hundredths - ended)) -ge 25 ] || continue
-    pause 05
-    [ $((hundredths - ended)) -ge 1000 ] || {
-      held out || held err || continue
-      { idle stdout && idle stderr; } || [ $((hundredths - ended)) -ge 200 ] || continue
-    }
-    how=background
-    echo >"$dir/drained"
-    for name in stdout stderr; do
-      taker='' since=''
-      [ -s "$dir/$name.size" ] || read -r taker since <"$dir/$name.taker"
-      [ "$taker" ] && lives "$taker" "$since" && kill -KILL "$taker"
-    done
-    tries=0
-    until kept_both || [ $tries -ge 100 ]; do tries=$((tries + 1)); pause 01; done
-    break
-  done
-  for name in stdout stderr; do
-    # Where it could not be written nobody knows either.
-    read -r size after <"$dir/$name.size" && [ "$after" != - ] || how=lost
-  done
-} 2>/dev/null
 
 # In the child, whose exit code is the command's.
 launch() {
@@ -225,7 +161,7 @@ launch() {
   # A kill that came before the child was to be found.
   [ ! -e "$dir/killed" ] || exit 143
   umask "$mask"
-  exec 3<&- 4<&- 5<&- 6<&- 7<&- 8<&- 9<&-
+  exec 3<&- 4<&- 6<&- 7<&- 8<&- 9<&-
   state=$base/persist/state
   case $form in *,persist*) ;; *) state= ;; esac
   if [ "$1" ]; then wanted=$1; else wanted='' login=-l; fi
@@ -233,6 +169,8 @@ launch() {
   [ "$state" ] && [ -s "$state" ] && login=
   [ "$wanted" ] || set -- "$shell" ${login:+"$login"}
   if [ "$state" ]; then
+    # What a command that was ended may have left.
+    mkdir -p "$base/persist" && rm -f "$state".*
     set -- "$@" "$base/persist-${0##*/runner-}" "$dir" "$state" "$sh" "$0" "$PATH"
   else
     set -- "$@" "$dir/script"
@@ -253,42 +191,55 @@ launch() {
   become "$attempt" "$dir" "$begin" "$wanted" ${setsid:+"$setsid"} "$@"
 }
 
-# Brings the job's files into the attempt's directory, readable by nobody else.
+# Brings what is on standard input into $1, readable by nobody else. Fails where not all of it came: a text may be cut.
 receive() {
-  case $form in
-    uploaded*) mv "$input" "$dir" && chmod -R go= "$dir" && [ -f "$dir/script" ] ;;
-    *)
-      mkdir "$dir" || return 1
-      lines=${form#inline=} lines=${lines%%,*}
-      case $form in *,persist*) IFS= read -r line && echo "$line" >"$dir/names" ;; esac
-      # `read` takes no byte more than the line, so that the rest is the script.
-      while [ "$lines" -gt 0 ]; do
-        IFS= read -r line && printf '%s\n' "$line" || return 1
-        lines=$((lines - 1))
-      done >"$dir/env"
-      [ -s "$dir/env" ] || rm -f "$dir/env"
-      cat >"$dir/script"
-      ;;
-  esac
+  lines=${form#inline=} lines=${lines%%,*}
+  bytes=${lines#*/} lines=${lines%/*}
+  mkdir "$1" && cat >"$1/body" || return 0
+  size_of "$1/body"
+  [ "$size" = "$bytes" ] || return 1
+  # `read` takes no byte more than the line, so that the rest is the script.
+  {
+    case $form in *,persist*) IFS= read -r line && echo "$line" >"$1/names" ;; esac
+    while [ "$lines" -gt 0 ]; do
+      IFS= read -r line || break
+      printf '%s\n' "$line" || break
+      lines=$((lines - 1))
+    done >"$1/env"
+    # What could not be written is not there, and then nothing starts.
+    [ "$lines" = 0 ] && { cat >"$1/script" || rm -f "$1/script"; }
+  } <"$1/body"
+  [ -s "$1/env" ] || rm -f "$1/env"
+  rm -f "$1/body"
+  return 0
 }
 
 run() {
   form=$4 workdir=$5
   shift 5
-  # What was not put there may still come; what was taken away is somebody else's by now.
-  case $form in uploaded*) [ -e "$guard" ] || [ -f "$input/script" ] || { say missing; exit 98; } >&2 ;; esac
+  # shellcheck disable=SC1090
+  . "$base/keeping-${0##*/runner-}"
   [ -e "$base/session/$mark" ] || { say lost; exit 98; } >&2
+  [ ! -e "$guard" ] || { say duplicate; exit 97; } >&2
+  mask=$(umask)
+  umask 077
+  # What was not put there, or not all of it, may still come.
+  case $form in
+    uploaded*) [ -f "$input/script" ] ;;
+    *) input=$input.$$; receive "$input" 2>/dev/null || { rm -rf "$input"; false; } ;;
+  esac || { [ -e "$guard" ] && { say duplicate; exit 97; }; say missing; exit 98; } >&2
   start_of $$
-  claim "$$ $started" || { say duplicate; exit 97; } >&2
+  now
+  begin=$uptime
+  claim "$$ $started $begin" || { case $form in inline*) rm -rf "$input" ;; esac; say duplicate; exit 97; } >&2
   # Deleting the session sends TERM to this group. Handled, not ignored: the script gets the defaults back.
   trap : HUP INT TERM PIPE
   exec 4>&2 2>/dev/null
-  mask=$(umask)
-  umask 077
-  now
-  begin=$uptime
-  if ! { receive && printf '%120s\n' '' >"$dir/exit.new" && mkfifo "$dir/out" "$dir/err"; }; then
-    rm -rf "$dir/script" "$dir/env" "$dir/stdin" "${dir:?}/$attempt"
+  # shellcheck disable=SC2094
+  if ! { [ ! -e "$dir" ] && mv "$input" "$dir" && chmod -R go= "$dir" && [ -f "$dir/script" ] &&
+    printf '%120s\n' '' >"$dir/exit.new" && mkfifo "$dir/out" "$dir/err" &&
+    printf '' >"$dir/open" && exec 5>>"$dir/open" 6<"$dir/open" && rm "$dir/open"; }; then
+    rm -rf "$input" "$dir/script" "$dir/env" "$dir/stdin" "$dir/body"
     mkdir -p "$dir"
     echo "the files of the attempt cannot be made in $base" >"$dir/stderr"
     finish 126 "$begin" "$begin" nostart
@@ -297,23 +248,28 @@ run() {
   setsid=$(command -v setsid) sh=$(command -v sh)
   shell=$(command -v bash) || shell=$sh
   # A FIFO and a reader, not a plain file: `echo x >/dev/stderr` would truncate a file.
-  keep stdout 3<"$dir/out" 4>&- </dev/null >/dev/null 2>&1 &
+  keep stdout 3<"$dir/out" 4>&- 5>&- 6<&- </dev/null >/dev/null 2>&1 &
+  # shellcheck disable=SC2034 # looked at by keeping.sh
   out_keeper=$!
-  keep stderr 3<"$dir/err" 4>&- </dev/null >/dev/null 2>&1 &
+  keep stderr 3<"$dir/err" 4>&- 5>&- 6<&- </dev/null >/dev/null 2>&1 &
+  # shellcheck disable=SC2034
   err_keeper=$!
   (launch "$@") </dev/null >"$dir/out" 2>"$dir/err"
   code=$?
   now
-  finished=$uptime ended=$hundredths
+  # shellcheck disable=SC2034
+  finished=$uptime ended=$hundredths word=''
   gather
+  read -r word <&6
   if ! [ -d "$dir" ]; then
     how=lost
+    rm -f "$dir"
     mkdir -p "$dir"
-  elif ! [ -e "$dir/begun" ]; then
+  elif [ "$word" != begun ]; then
     how=nostart
-    rm -rf "$dir/script" "$dir/env" "$dir/stdin" "${dir:?}/$attempt"
+    rm -rf "$dir/script" "$dir/env" "$dir/stdin"
   fi
-  finish $code "$begin" "$finished" $how
+  finish $code "$begin" "$finished" "$how"
   if [ "$woken" ]; then rm -f "$base/wait/$attempt".*; fi
   # From here on nobody waits.
   [ "$op" = run ] || exit $code
@@ -376,7 +332,7 @@ case $op in
   run | detached) run "$@" ;;
   start) start "$@" ;;
   # In another file, which a shell that only runs need not read.
-  wait | fence | kill)
+  wait | fence | kill | sweep)
     # shellcheck disable=SC1090
     . "$base/asking-${0##*/runner-}"
     ;;

@@ -36,7 +36,7 @@ pub enum Answer<S = Streams> {
     Cleared,
     /// Our files were removed from the sandbox: whether it started is not to be found out.
     Lost,
-    /// Killed, but something that it started is still there.
+    /// Killed, but these processes that it started are still there.
     Survivors(Vec<u32>),
     /// Not killed, for it has so many seconds left to run.
     Early(u64),
@@ -117,7 +117,7 @@ impl Answer {
             ["cleared"] => Self::Cleared,
             ["lost"] => Self::Lost,
             ["survivors", ref pids @ ..] => {
-                Self::Survivors(pids.iter().map(|pid| number(pid)).collect::<Result<_, _>>()?)
+                Self::Survivors(pids.iter().map(|pid| number(pid)).collect::<Result<_, Garbled>>()?)
             }
             ["early", left] => Self::Early(number(left)?),
             ["ending", left] => Self::Ending(number(left)?),

@@ -46,7 +46,7 @@ fn a_variable_has_the_value_that_was_given() {
 #[test]
 fn no_variable_of_ours_is_in_the_way_of_one_of_theirs() {
     // All that the runner uses by itself, and what shells and programs give a meaning to.
-    let ours = assigned_in(RUNNER);
+    let ours = assigned_in(&[RUNNER, KEEPING].concat());
     assert!(ours.contains(&"begin".to_owned()) && ours.len() > 40, "{ours:?}");
     for_each(|sandbox| {
         let special = ["IFS", "HOME", "CDPATH", "ENV", "LC_ALL", "TERM", "status", "path", "argv", "DTC_ATTEMPT"];
@@ -201,17 +201,17 @@ fn arguments_are_never_read_again() {
             ["printf", "<%s>", "a b", "it's", "$HOME `x` \"y\" *", "", "-n", "\\", "line\nline", "é"]
                 .map(str::to_owned)
                 .to_vec();
-        let answer = sandbox.run_job(&Job { script: Job::argv(&words), ..Job::default() });
+        let answer = sandbox.run_job(&Job { script: Job::argv(&words).unwrap(), ..Job::default() });
         assert_eq!(ended(&answer).2, "<a b><it's><$HOME `x` \"y\" *><><-n><\\><line\nline><é>");
         std::fs::write(sandbox.work().join("-odd"), "#!/bin/sh\necho odd \"$@\"\n").unwrap();
         Command::new("chmod").arg("+x").arg(sandbox.work().join("-odd")).status().unwrap();
         let path = format!("{}:/bin:/usr/bin", sandbox.work().display());
         let words: Vec<String> = ["-odd", "-x", "--"].map(str::to_owned).to_vec();
         // A profile may set the variable; the script has the last word.
-        let script = [format!("PATH='{path}'\n").as_bytes(), &Job::argv(&words)].concat();
+        let script = [format!("PATH='{path}'\n").as_bytes(), &Job::argv(&words).unwrap()].concat();
         let answer = sandbox.run_job(&Job { script, ..Job::default() });
         assert_eq!(ended(&answer).2, "odd -x --\n", "{answer:?}");
-        let missing = sandbox.run_job(&Job { script: Job::argv(&["-no".to_owned()]), ..Job::default() });
+        let missing = sandbox.run_job(&Job { script: Job::argv(&["-no".to_owned()]).unwrap(), ..Job::default() });
         assert_eq!(ended(&missing).0, 127);
     });
 }
