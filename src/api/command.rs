@@ -111,7 +111,8 @@ pub struct SandboxCommandSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024), regex(pattern = r"^[^\x00-\x1f]+$"))]
     #[x_kube(
-        validation = Rule::new("!self.split('/').exists(part, part == '..')").message("workingDir cannot contain ..")
+        validation = Rule::new("!self.split('/').exists(part, part == '..')").message("workingDir cannot contain .."),
+        validation = Rule::new("!self.startsWith('~')").message("workingDir: ~ is not expanded; write an absolute path, or one relative to the sandbox's work directory")
     )]
     pub working_dir: Option<String>,
 
@@ -166,7 +167,8 @@ pub struct SandboxCommandSpec {
     pub logs: Option<Logs>,
 }
 
-/// What becomes of a command's working directory and exported variables.
+/// Isolated (the default): nothing of the command's shell outlives it. Persist: its working directory and its exported
+/// variables carry over to the next Persist command of the lease.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShellState {
     /// They end with it.
@@ -196,7 +198,8 @@ pub struct Logs {
     pub max_bytes: Option<i32>,
 }
 
-/// Kind of object that a log is stored in.
+/// `ConfigMap` (the default), Secret or None: where an output is stored that is longer than its tail in status, or no plain
+/// text. None: only the tail is kept. Whoever has the role `view` in the namespace can read `ConfigMaps`, but not Secrets.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogStore {
     /// A `ConfigMap`.

@@ -6,7 +6,7 @@ use super::{context::Context, error::Error};
 use crate::{
     api::{OutputReason, SandboxCommand, SourceKind},
     cluster::logs::{self, Kept},
-    plan::logs::{Log, Stored},
+    plan::logs::{Log, Stored, told},
 };
 
 /// Stores the logs. Doing it again is fine.
@@ -23,6 +23,7 @@ pub(super) async fn store(command: &SandboxCommand, logs: Vec<Log>, ctx: &Contex
         );
         return Ok(Stored::nothing(false, OutputReason::LogBudgetExceeded, message));
     }
+    let told = told(&logs);
     let mut refs = Vec::new();
     let mut refused = None;
     for log in logs {
@@ -35,12 +36,7 @@ pub(super) async fn store(command: &SandboxCommand, logs: Vec<Log>, ctx: &Contex
         }
     }
     Ok(match refused {
-        None => Stored {
-            refs,
-            complete: true,
-            reason: OutputReason::Stored,
-            message: "what is longer than its tail in status, or no plain text, is stored; see logRef".to_owned(),
-        },
+        None => Stored { refs, complete: true, reason: OutputReason::Stored, message: told },
         Some(why) => Stored {
             refs,
             complete: false,

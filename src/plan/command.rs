@@ -89,7 +89,10 @@ fn queued(
     let (reason, message) = match &observed.lease {
         Lease::Missing => {
             let name = &command.spec.lease_ref.name;
-            (Reason::LeaseNotFound, format!("waiting for a SandboxLease named {name:?} in this namespace"))
+            (
+                Reason::LeaseNotFound,
+                format!("waiting for a SandboxLease named {name:?} in this namespace; create it, or another command"),
+            )
         }
         Lease::Terminating { .. } => {
             (Reason::LeaseTerminating, "the lease of that name is being deleted; waiting for the next one".to_owned())

@@ -16,7 +16,7 @@ use crate::{
 const UNKNOWN: &str = "the controller's files in the sandbox were removed or changed: whether and how it ended cannot be \
      known; what was left of it was ended, and it is not sent again";
 
-const NOTHING_LEFT: &str = "nothing that it started was left when it was looked for";
+const NOTHING_LEFT: &str = "all that it started was seen to have ended";
 
 /// Why a running command has to end.
 pub(super) struct Stop(pub(super) Reason, pub(super) String);

@@ -39,7 +39,7 @@ pub fn decide(lease: &SandboxLease, observed: &Observed, intervals: &Intervals) 
     let (step, again) = match (leaving, ours) {
         (true, false) => (Step::Rest, intervals.idle),
         (false, false) => {
-            told.waiting(Reason::Provisioning, "the lease was accepted; asking Daytona for its sandbox");
+            told.waiting(Reason::Provisioning, "the lease was accepted; its sandbox is looked for, or made");
             (Step::AddFinalizer, Duration::ZERO)
         }
         (true, true) => release(lease, observed, intervals, &mut told),

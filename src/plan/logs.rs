@@ -6,7 +6,7 @@ use kube::ResourceExt;
 
 use crate::{
     api::{LogRef, LogStore, OutputReason, SandboxCommand, SandboxCommandSpec},
-    shell::{Kept, Outputs},
+    shell::{Kept, Output, Outputs},
 };
 
 /// Longest name of a Kubernetes object.
@@ -19,6 +19,8 @@ pub struct Log {
     pub at: LogRef,
     /// As it was written, but for the secrets and what is left out.
     pub content: Vec<u8>,
+    /// How many bytes are left out.
+    pub left_out: u64,
 }
 
 impl fmt::Debug for Log {
@@ -59,8 +61,23 @@ pub fn kept(spec: &SandboxCommandSpec) -> Kept {
 #[must_use]
 pub fn logs(command: &SandboxCommand, outputs: &Outputs) -> Vec<Log> {
     let streams = [("stdout", &outputs.stdout), ("stderr", &outputs.stderr)];
-    let log = |(stream, content): (&str, &Vec<u8>)| Log { at: place(command, stream), content: content.clone() };
-    streams.into_iter().filter_map(|(stream, output)| Some((stream, output.log.as_ref()?))).map(log).collect()
+    let log = |(stream, output): (&str, &Output)| {
+        let content = output.log.clone()?;
+        Some(Log { at: place(command, stream), content, left_out: output.left_out })
+    };
+    streams.into_iter().filter_map(log).collect()
+}
+
+/// What is said of logs that are stored.
+#[must_use]
+pub fn told(logs: &[Log]) -> String {
+    let cut = logs.iter().filter(|log| log.left_out > 0);
+    let cut: Vec<String> = cut.map(|log| format!("{} bytes of {}", log.left_out, log.at.key)).collect();
+    if cut.is_empty() {
+        return "what is longer than its tail in status, or no plain text, is stored; see logRef".to_owned();
+    }
+    let cut = cut.join(" and ");
+    format!("as spec.logs.maxBytes says, the beginning and the end are stored (see logRef); {cut} are left out")
 }
 
 /// Where the log of this stream is stored. The UID stands in the name: two commands whose long names begin alike, or

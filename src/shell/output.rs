@@ -58,6 +58,8 @@ pub struct Output {
     pub last_line: Option<String>,
     /// What is to be stored; `None` when the tail is all of it, exactly.
     pub log: Option<Vec<u8>>,
+    /// How many bytes of it are not in the log.
+    pub left_out: u64,
 }
 
 /// How much of an output is kept, in bytes.
@@ -132,6 +134,7 @@ impl Output {
             last_line: last_line(&plain),
             tail: tail.to_owned(),
             log: (!whole && kept.log > 0).then(|| stream.log(redactor, kept.log)),
+            left_out: stream.bytes.saturating_sub(u64::try_from(kept.log).unwrap_or(u64::MAX)),
         }
     }
 }

@@ -112,8 +112,11 @@ impl Workspace {
         if keep.len() > MOST_KEPT {
             return self.check(mark);
         }
-        let kept: String = keep.iter().map(|id| format!(" {}", quote(id))).collect();
-        format!("sh {} sweep {}{kept}", quote(&self.runner()), quote(mark))
+        let mut text = format!("sh {} sweep {}", quote(&self.runner()), quote(mark));
+        for id in keep {
+            let _ = write!(text, " {}", quote(id));
+        }
+        text
     }
 
     /// What [`Self::session`], [`Self::mark`], [`Self::sweep`] and [`Self::check`] print when it worked.
@@ -243,7 +246,8 @@ impl Workspace {
 
 /// The programs are named by their content: an upgrade of the controller must not change a file that a shell reads.
 fn version() -> String {
-    let digest = Sha256::new().chain_update(RUNNER).chain_update(ASKING).chain_update(KEEPING).chain_update(PERSIST).finalize();
+    let digest =
+        Sha256::new().chain_update(RUNNER).chain_update(ASKING).chain_update(KEEPING).chain_update(PERSIST).finalize();
     digest.iter().take(6).fold(String::new(), |mut name, byte| {
         let _ = write!(name, "{byte:02x}");
         name

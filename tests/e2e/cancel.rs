@@ -39,7 +39,10 @@ async fn cancel_takes_a_waiting_command_off_and_ends_a_running_one() {
         assert_eq!(reason(&done), "Cancelled", "{done:#}");
         assert_eq!(done["status"]["stdout"]["tail"], "begun\n", "what it wrote is kept");
         assert!(
-            condition(&done, "Succeeded")["message"].as_str().unwrap().contains("nothing that it started was left")
+            condition(&done, "Succeeded")["message"]
+                .as_str()
+                .unwrap()
+                .contains("all that it started was seen to have ended")
         );
         assert!(!alive(&pid), "something that it started lives on");
         // It is over: neither setting it back nor setting it again changes anything but the generation.

@@ -145,6 +145,7 @@ async fn what_a_command_runs_with_is_refused_where_it_can_be_seen_to_be_wrong() 
         ("/spec/workingDir", json!("/srv/app"), None),
         ("/spec/workingDir", json!("app/..x"), None),
         ("/spec/workingDir", json!("app/../../etc"), Some("workingDir cannot contain ..")),
+        ("/spec/workingDir", json!("~/app"), Some("~ is not expanded")),
         ("/spec/workingDir", json!(".."), Some("workingDir cannot contain ..")),
         ("/spec/workingDir", json!("a\nb"), Some("should match")),
         ("/spec/env", env("PATH"), None),
