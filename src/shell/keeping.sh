@@ -7,8 +7,17 @@ TAIL_BYTES=1048576  # of what comes after that, the end: in memory until the out
 # Runs a program that takes descriptor 3 into the file $kept, where it can be told to stop.
 take() {
   "$@" <&3 2>"$kept.said" &
-  start_of $! && echo "$pid $started" >"$kept.taker"
-  wait $!
+  taker=$! since=''
+  start_of $taker && since=$started && echo "$pid $started" >"$kept.taker"
+  wait $taker
+  taken=$?
+  # zsh comes back, too, when it was stopped.
+  while lives $taker "$since"; do
+    kill -CONT $taker
+    wait $taker
+    taken=$?
+  done
+  return $taken
 }
 to_disk() { export LC_ALL=C; exec dd bs=65536 count="$1" >>"$kept"; }
 onward() { exec cat >"$kept.more"; }

@@ -114,7 +114,9 @@ numbers() {
 lives() { [ "$2" ] && start_of "$1" && [ "$started" = "$2" ]; }
 
 # Takes the right to decide about the attempt. Exactly one taker wins: noclobber creates or fails.
+# (It would open what is no plain file, and a FIFO would hold us up.)
 claim() {
+  [ ! -e "$guard" ] || return 1
   set -C
   if { echo "$1" >"$guard"; } 2>/dev/null; then set +C; else set +C; return 1; fi
 }

@@ -110,6 +110,66 @@ fn a_kill_may_come_too_early() {
 }
 
 #[test]
+fn early_is_said_only_of_what_runs_by_a_clock_that_goes_on() {
+    for_each(|sandbox| {
+        for (alter, kills) in [("5.00", false), ("99999999.00", true), ("x", true), ("", true)] {
+            let attempt = sandbox.attempt();
+            sandbox.submit(&attempt, &job("echo $$ >new; mv new pid; sleep 300"));
+            sandbox.eventually("it is there", |s| s.work().join("pid").exists());
+            let guard = sandbox.base().join("guard").join(&attempt.id);
+            let taken = std::fs::read_to_string(&guard).unwrap();
+            let words: Vec<&str> = taken.split_whitespace().collect();
+            assert_eq!(words.len(), 3, "{taken}");
+            std::fs::write(&guard, format!("{} {} {alter}\n", words[0], words[1])).unwrap();
+            // As long as the machine is up.
+            let text = sandbox.workspace.kill(&attempt, 0, 90_000_000, 20, FETCH);
+            let answer = Sandbox::parse(&attempt, &sandbox.execute(&text));
+            assert_eq!(matches!(answer, Answer::Early(_)), !kills, "{alter}: {answer:?}");
+            assert_eq!(alive(&sandbox.file("pid")), !kills, "{alter}");
+            sandbox.kill(&attempt, 0);
+            std::fs::remove_file(sandbox.work().join("pid")).unwrap();
+        }
+        // Its runner is gone.
+        let attempt = sandbox.attempt();
+        sandbox.submit(&attempt, &job("kill -9 $PPID; sleep 300"));
+        assert!(matches!(sandbox.wait(&attempt), Answer::Died { .. }));
+        let text = sandbox.workspace.kill(&attempt, 0, 1000, 20, FETCH);
+        assert!(matches!(Sandbox::parse(&attempt, &sandbox.execute(&text)), Answer::Died { .. }));
+    });
+}
+
+#[test]
+fn a_session_whose_number_is_another_ones_is_left_alone() {
+    for_each(|sandbox| {
+        let mut other = Sandbox::command(sandbox.shell, sandbox.dir.path());
+        let mut other = { other.stdin(Stdio::piped()) }.spawn().unwrap();
+        writeln!(
+            other.stdin.as_mut().unwrap(),
+            "setsid sh -c 'echo $$ >other; mv other {}/leader; exec sleep 300'",
+            sandbox.work().display()
+        )
+        .unwrap();
+        sandbox.eventually("the other", |s| s.file("leader").ends_with('\n'));
+        let attempt = sandbox.attempt();
+        sandbox.submit(&attempt, &job("trap '' TERM; echo begun; sleep 300"));
+        sandbox.begun(&attempt);
+        let kill = sandbox.workspace.kill(&attempt, 600, 0, 0, FETCH);
+        let answer = Sandbox::parse(&attempt, &sandbox.execute(&kill));
+        assert!(matches!(answer, Answer::Ending(_)), "{answer:?}");
+        // As a call left it that had seen a session of this number, whose leader was another process.
+        let killed = sandbox.files_of(&attempt).join("killed");
+        let text = std::fs::read_to_string(&killed).unwrap();
+        let number = sandbox.file("leader").trim().to_owned();
+        std::fs::write(&killed, format!("{} {number}:1 {number}:-\n", text.trim_end())).unwrap();
+        assert!(matches!(sandbox.kill(&attempt, 0), Answer::Done { killed: true, .. }));
+        assert!(alive(&number), "another's session was ended");
+        assert!(signal("KILL", &number));
+        other.kill().unwrap();
+        other.wait().unwrap();
+    });
+}
+
+#[test]
 fn what_ended_by_itself_is_left_as_it_is() {
     for_each(|sandbox| {
         let attempt = sandbox.attempt();

@@ -159,6 +159,9 @@ fn a_runner_that_was_killed_is_told_from_one_that_runs() {
         let job = job("echo begun; echo x >>runs; until [ -e go ]; do sleep 0.02; done; kill -9 $PPID; sleep 300");
         sandbox.submit(&attempt, &job);
         let waiter = sandbox.spawn(&sandbox.workspace.wait(&attempt, 600, FETCH, &[]));
+        sandbox.eventually("what it wrote is kept", |s| {
+            std::fs::read(s.files_of(&attempt).join("stdout")).is_ok_and(|out| out == b"begun\n")
+        });
         std::fs::write(sandbox.work().join("go"), "").unwrap();
         let said = String::from_utf8(waiter.wait_with_output().unwrap().stdout).unwrap();
         let answer = Sandbox::parse(&attempt, &said);

@@ -2,6 +2,8 @@
 //! shell of a one-shot call.
 
 mod answers;
+mod clearing;
+mod evidence;
 mod inputs;
 mod isolation;
 mod kill;
@@ -154,7 +156,7 @@ impl Sandbox {
     }
 
     fn parse(attempt: &Attempt, text: &str) -> Answer {
-        Answer::parse(attempt, text).unwrap_or_else(|_| panic!("garbled: {text:?}"))
+        Answer::parse(attempt, text).unwrap_or_else(|_| panic!("garbled answer about {}: {text:?}", attempt.id))
     }
 
     fn wait(&self, attempt: &Attempt) -> Answer {

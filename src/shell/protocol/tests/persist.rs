@@ -81,6 +81,42 @@ fn what_was_set_for_one_command_does_not_carry_over() {
 }
 
 #[test]
+fn a_value_that_carries_over_outlives_one_that_was_given() {
+    for_each(|sandbox| {
+        sandbox.carry("export B=\"it's\nkept\" C=c D=d");
+        let names = ["B", "D", "KEY", "PATH"];
+        let path = format!("{}:/usr/bin:/bin", sandbox.dir.path().join("bin").display());
+        for secret in [false, true] {
+            let env = names.map(|name| {
+                (name.to_owned(), if name == "PATH" { path.clone() } else { "new".to_owned() }.into_bytes())
+            });
+            let given = Job { env: env.to_vec(), secret, ..persist("echo $B $D $KEY; unset B; D=other C=changed") };
+            assert_eq!(ended(&sandbox.run_job(&given)).2, "new new new\n");
+            let (_, out, err) = sandbox.carry("echo \"$B\" $C $D ${KEY-none}; [ \"$PATH\" ] && ls -d /");
+            assert_eq!(out, "it's\nkept changed d none\n/\n", "{err}");
+        }
+    });
+}
+
+#[test]
+fn where_it_is_kept_is_made_again_and_tidied() {
+    for_each(|sandbox| {
+        let state = sandbox.base().join("persist");
+        sandbox.carry("export A=1; rm -rf \"$HOME\"/.daytona-controller/*/persist");
+        assert_eq!(sandbox.carry("echo $A").1, "1\n", "the directory was not made again");
+        std::fs::write(state.join("state.12"), "half of it").unwrap();
+        std::fs::write(state.join("state.new"), "half of it").unwrap();
+        assert_eq!(sandbox.carry("echo $A").1, "1\n");
+        assert_eq!(state.read_dir().unwrap().count(), 1);
+        // No line of ours is in what is traced.
+        let (code, _, err) = sandbox.carry("set -x; (exit 3)");
+        assert_eq!((code, err.contains("dtc_"), err.contains("exit 3")), (3, false, true), "{err}");
+        let (code, _, err) = sandbox.carry("set -x; exit 3");
+        assert_eq!((code, err.contains("dtc_")), (3, false), "{err}");
+    });
+}
+
+#[test]
 fn a_directory_that_is_gone_is_told() {
     for_each(|sandbox| {
         sandbox.carry("mkdir sub; cd sub; rmdir ../sub");

@@ -5,6 +5,38 @@ pub(super) const DIED: i32 = -1;
 
 pub(super) type Case = (&'static str, &'static [i32], Option<&'static str>);
 
+/// What is run with surroundings that carry over: what could come between the script's end and its code.
+pub(super) const CARRIED: &[Case] = &[
+    ("exit 3", &[3], None),
+    ("false", &[1], None),
+    ("return 7", &[7], None),
+    ("exit() { echo mine; }; sh -c 'exit 4'", &[4, 2], None),
+    ("alias exit=true\nfalse", &[1], None),
+    ("alias set=true dtc_save=exit\n(exit 5)", &[5], None),
+    ("set -e; false; echo no", &[1], Some("")),
+    ("set -e; (exit 12); echo no", &[12], Some("")),
+    ("set -u; echo $nothing_of_this_name; echo no", &[1, 2, 127], Some("")),
+    ("set -n; echo no", &[0], Some("")),
+    ("set -C; (exit 2)", &[2], None),
+    ("if", &[1, 2], None),
+    ("IFS=12; (exit 12)", &[12], None),
+    ("set -- a b c; (exit 9)", &[9], None),
+    ("readonly dtc_code=0; (exit 3)", &[3], None),
+    ("readonly dtc_dir=/nowhere; (exit 3)", &[3], None),
+    ("unset dtc_dir dtc_sh; set -eu; exit 3", &[3], None),
+    ("set -e; A=$(head -c 200000 /dev/zero | tr '\\0' x); export A; :", &[0], None),
+    ("set -e; rm -rf \"$HOME\"/.daytona-controller/*/persist; exit 0", &[0], None),
+    ("set -e; cd ~/.daytona-controller/*/persist; mkdir state.new; :", &[0], None),
+    ("set -eu; trap 'echo mine' EXIT; (exit 7)", &[7], Some("mine\n")),
+    ("PATH=; IFS=x; umask 777; exit 4", &[4], None),
+    ("unset HOME PATH PWD; (exit 8)", &[8], None),
+    ("exec sh -c 'echo x; exit 6'", &[6], Some("x\n")),
+    ("exec 0<&- 3<&- 4<&- 5<&- 6<&- 7<&- 8<&- 9<&-; exit 6", &[6], None),
+    ("exec >&- 2>&-; (exit 11)", &[11], None),
+    ("kill -9 $$", &[137], None),
+    ("sleep 300 & exit 3", &[3], None),
+];
+
 pub(super) const GROUPS: &[(&str, &[Case])] = &[
     (
         "exits and codes",

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, fmt::Write as _, sync::Mutex};
 
 use super::{
-    scripts::{Case, DIED, GROUPS},
+    scripts::{CARRIED, Case, DIED, GROUPS},
     *,
 };
 
@@ -18,9 +18,9 @@ fn every_script_passes_and_the_document_says_so() {
     let failed: Mutex<Vec<String>> = Mutex::default();
     for_each(|sandbox| {
         let column = format!("{} {}", sandbox.shell, sandbox.launcher);
-        for (row, (_, cases)) in GROUPS.iter().enumerate() {
-            for case in *cases {
-                let verdict = judge(sandbox, case);
+        for (row, (_, cases, persist)) in groups().enumerate() {
+            for case in cases {
+                let verdict = judge(sandbox, case, persist);
                 if let Err(why) = &verdict {
                     failed.lock().unwrap().push(format!("{column}: {:?}: {why}", case.0));
                 }
@@ -44,8 +44,17 @@ fn every_script_passes_and_the_document_says_so() {
     );
 }
 
-fn judge(sandbox: &mut Sandbox, (script, codes, out): &Case) -> Result<(), String> {
-    let answer = sandbox.run(script);
+/// Name, scripts, and whether they run with surroundings that carry over.
+fn groups() -> impl Iterator<Item = (&'static str, &'static [Case], bool)> {
+    GROUPS.iter().map(|(name, cases)| (*name, *cases, false)).chain([("with `Persist`", CARRIED, true)])
+}
+
+fn judge(sandbox: &mut Sandbox, (script, codes, out): &Case, persist: bool) -> Result<(), String> {
+    if persist {
+        // Each begins as the first one does.
+        let _ = std::fs::remove_dir_all(sandbox.base().join("persist"));
+    }
+    let answer = sandbox.run_job(&Job { persist, ..job(script) });
     let right = match &answer {
         Answer::Died { .. } => codes.contains(&DIED),
         Answer::Done { killed: false, code, how: How::Full | How::Background, streams, .. } => {
@@ -70,7 +79,7 @@ fn render(passed: &BTreeMap<(usize, String), usize>) -> String {
     let columns: Vec<String> =
         SHELLS.iter().flat_map(|shell| launchers.map(|launcher| format!("{shell} {launcher}"))).collect();
     let mut table = format!("| scripts | of | {} |\n|---|---{}|\n", columns.join(" | "), "|---".repeat(columns.len()));
-    for (row, (name, cases)) in GROUPS.iter().enumerate() {
+    for (row, (name, cases, _)) in groups().enumerate() {
         let _ = write!(table, "| {name} | {} |", cases.len());
         for column in &columns {
             let _ = write!(table, " {} |", passed.get(&(row, column.clone())).unwrap_or(&0));
