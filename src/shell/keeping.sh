@@ -11,10 +11,12 @@ take() {
   start_of $taker && since=$started && echo "$pid $started" >"$kept.taker"
   wait $taker
   taken=$?
-  # zsh comes back, too, when it was stopped.
+  # zsh comes back, too, when it was stopped, and then knows no better: dd says something unless it was killed.
   while lives $taker "$since"; do
     kill -CONT $taker
     wait $taker
+    pause 01
+    [ -s "$kept.said" ]
     taken=$?
   done
   return $taken

@@ -21,12 +21,13 @@ fn the_outcome_is_written_whatever_is_in_its_place() {
 fn what_is_no_number_is_not_reckoned_with() {
     for_each(|sandbox| {
         for (garbage, how) in [
-            ("echo a b >stdout.size; mkdir stderr.taker", None),
+            ("echo a b >stdout.size; rm stderr.taker; mkdir stderr.taker", None),
             ("rm begun; mkdir begun", Some(How::Full)),
             ("echo 08+1 >>stdout.said; rm -f child; mkfifo child", Some(How::Full)),
             ("rm stdout.taker; mkfifo stdout.taker; rm -f stderr; mkdir stderr", Some(How::OutputLost)),
         ] {
-            let answer = sandbox.run(&format!("{THERE}{garbage}; exit 6"));
+            let read = "until [ -s stdout.taker ] && [ -s stderr.taker ]; do sleep 0.01; done";
+            let answer = sandbox.run(&format!("{THERE}{read}; {garbage}; exit 6"));
             assert_eq!(ended(&answer).0, 6, "{garbage}");
             assert!(how.is_none_or(|how| ended(&answer).1 == how), "{garbage}: {answer:?}");
         }
