@@ -116,6 +116,8 @@ fn a_reader_that_was_stopped_goes_on() {
     for_each(|sandbox| {
         let stop = "until [ -s stdout.taker ] && [ -s stdout ]; do sleep 0.01; done; read pid _ <stdout.taker; kill -STOP $pid";
         let (code, how, out, _) = ended(&sandbox.run(&format!("{THERE}echo first; {stop}; echo second; exit 9")));
-        assert_eq!((code, how, out.as_str()), (9, How::Full, "first\nsecond\n"));
+        // zsh cannot tell a reader that was stopped from one that was ended.
+        let expected = if sandbox.shell == "zsh" { How::OutputLost } else { How::Full };
+        assert_eq!((code, how, out.as_str()), (9, expected, "first\nsecond\n"));
     });
 }
