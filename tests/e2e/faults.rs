@@ -227,10 +227,9 @@ async fn a_lost_session_is_made_anew() {
 async fn a_sandbox_stopped_under_a_command_is_started_and_the_loss_is_told() {
     let world = World::start("stopped").await;
     world.lease("l").await;
-    world.command("runs", "echo begun; sleep 600").await;
-    world.until("sbcmd", "runs", "running", |o| o["status"]["state"] == "Running").await;
+    world.command("runs", "echo begun; touch runs; sleep 600").await;
+    world.eventually("it runs", async || world.path("runs").await.is_some()).await;
     let id = world.sandbox().await.id;
-    world.eventually("it runs", async || world.sandbox().await.processes > 2).await;
     let stopped =
         ForcedState { state: "stopped".to_owned(), desired_state: None, error_reason: None, recoverable: None };
     world.daytona.force_state(&id, &stopped).await.unwrap();
