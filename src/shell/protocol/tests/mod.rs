@@ -134,10 +134,11 @@ impl Sandbox {
         std::fs::create_dir(&log.0).unwrap();
         std::fs::write(log.0.join("cmd.sh"), text).unwrap();
         let at = log.0.display();
+        // Opened for both, so that the opening does not block: in busybox ash the end of a child would interrupt it.
         writeln!(
             self.session.stdin.as_mut().unwrap(),
             "mkfifo {at}/in; (while :; do sleep 3600; done) >{at}/in 2>/dev/null &\n\
-             {{ . {at}/cmd.sh; }} <{at}/in >{at}/out 2>{at}/err; echo $? >{at}/new; mv {at}/new {at}/code"
+             {{ . {at}/cmd.sh; }} 0<>{at}/in >{at}/out 2>{at}/err; echo $? >{at}/new; mv {at}/new {at}/code"
         )
         .unwrap();
         log
