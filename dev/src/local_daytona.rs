@@ -1,6 +1,6 @@
 //! A Daytona on this machine, for trying and testing: a sandbox is a directory, a session a real shell
 //! fed through its stdin. Seen from outside it behaves as the service was measured to behave, its
-//! surprises included; faults are switched on by rules, and its clock can be set.
+//! surprises included; faults are switched on by rules (`crate::faults`), and its clock can be set.
 //!
 //! It listens on loopback only, signals only processes that descend from it, and writes only below
 //! its own directory. What runs *in* a sandbox is an ordinary process of this machine: it is no jail.
@@ -28,7 +28,6 @@ mod problem;
 mod processes;
 mod record;
 pub(crate) mod routes;
-mod rules;
 mod server;
 mod service;
 mod session;
@@ -40,7 +39,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use client::{Launch, LocalDaytona, RequestError};
-pub use model::{Action, Call, ForcedState, Rule, RuleReport, SandboxReport, Settings, State, When};
+pub use model::{Call, ForcedState, SandboxReport, Settings, State};
 pub use server::{ServerError, run};
 
 /// The organisation that owns every sandbox unless another is given.

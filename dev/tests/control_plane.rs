@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dev::control_plane::ControlPlane;
+use dev::faults::Rule;
 use dev::install::{self, Release};
-use dev::kill_proxy::{At, KillProxy, Phase, Upstream};
 use dev::kubectl::{Error, Kubectl};
+use dev::proxy::{At, Phase, Proxy, Upstream};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -37,7 +38,7 @@ async fn it_is_a_real_one() {
         namespaces_end(&admin),
         owned_objects_are_collected(&plane),
         a_chart_gives_rights(&plane),
-        a_kill_proxy_stands_before_it(&plane)
+        a_proxy_stands_before_it(&plane)
     );
 
     let folder = plane.directory().to_owned();
@@ -148,7 +149,7 @@ async fn a_chart_gives_rights(plane: &ControlPlane) {
 }
 
 /// TLS with the cluster's own CA behind it, the caller's token passed on, watches that stream.
-async fn a_kill_proxy_stands_before_it(plane: &ControlPlane) {
+async fn a_proxy_stands_before_it(plane: &ControlPlane) {
     let admin = plane.kubectl(Some("proxied"));
     admin.run(&["create", "namespace", "proxied"]).await.unwrap();
     admin.run(&["create", "serviceaccount", "robot"]).await.unwrap();
@@ -158,7 +159,7 @@ async fn a_kill_proxy_stands_before_it(plane: &ControlPlane) {
     let direct: Value = serde_json::from_str(&std::fs::read_to_string(direct).unwrap()).unwrap();
     let server = direct.pointer("/clusters/0/cluster/server").unwrap().as_str().unwrap();
     let ca_pem = Some(std::fs::read(plane.directory().join("ca.crt")).unwrap());
-    let proxy = KillProxy::start(Upstream { url: server.parse().unwrap(), ca_pem }).await.unwrap();
+    let proxy = Proxy::start(Upstream { url: server.parse().unwrap(), ca_pem }).await.unwrap();
     // kubectl sends no token to a server without TLS.
     let token = direct.pointer("/users/0/user/token").unwrap().as_str().unwrap();
     let path = "/api/v1/namespaces/proxied/configmaps";
@@ -184,6 +185,15 @@ async fn a_kill_proxy_stands_before_it(plane: &ControlPlane) {
         let exists = admin.run(&["get", "configmap", name]).await.is_ok();
         assert_eq!(exists, phase != Phase::Before, "{name}");
     }
+    // A conflict that the apiserver never spoke of, and an object whose creation nobody was told of.
+    proxy.add_rule(Rule::on("POST", path).times(1).answer(409, json!({ "kind": "Status", "code": 409 }))).unwrap();
+    proxy.add_rule(Rule::on("POST", path).nth(2).after().answer(504, "")).unwrap();
+    for (name, answer, exists) in [("refused", 409, false), ("untold", 504, true)] {
+        let created = ask(Method::POST, "").json(&json!({ "metadata": { "name": name } })).send().await.unwrap();
+        assert_eq!(created.status().as_u16(), answer);
+        assert_eq!(admin.run(&["get", "configmap", name]).await.is_ok(), exists, "{name}");
+    }
+    assert!(proxy.rules().iter().all(|report| report.fired == 1));
     let mut seen = String::new();
     while !seen.contains("\"name\":\"told\"") {
         let piece = tokio::time::timeout(Duration::from_secs(30), watch.chunk()).await;

@@ -1,6 +1,6 @@
 //! Commands that are not to run any more, or not to run at all.
 
-use dev::local_daytona::Rule;
+use dev::faults::Rule;
 use serde_json::{Value, json};
 
 use crate::world::{Options, World, alive, condition, one_shot, with_spec};

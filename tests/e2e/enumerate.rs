@@ -13,8 +13,8 @@ use std::{
 };
 
 use dev::{
-    kill_proxy::{At, Call, KillProxy, Phase, Upstream},
     local_daytona::Settings,
+    proxy::{At, Call, Phase, Proxy, Upstream},
     supervise, wait,
 };
 use futures::future;
@@ -157,7 +157,7 @@ async fn run(
     kill: Option<(At, Phase)>,
 ) -> Result<(Vec<Call>, Option<Call>), String> {
     let origin = world.daytona.base_url().trim_end_matches("/api").parse().map_err(text)?;
-    let proxy = KillProxy::start(Upstream::new(origin)).await.map_err(text)?;
+    let proxy = Proxy::start(Upstream::new(origin)).await.map_err(text)?;
     let toolbox_url = Some(format!("{}/toolbox", proxy.url()));
     world.daytona.set(Settings { toolbox_url, ..Settings::default() }).await.map_err(text)?;
     world.api_url = Some(format!("{}/api", proxy.url()));

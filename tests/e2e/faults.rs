@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use dev::local_daytona::{ForcedState, Rule, Settings};
+use dev::faults::Rule;
+use dev::local_daytona::{ForcedState, Settings};
 use serde_json::{Value, json};
 
 use crate::world::{Options, World, condition, lease};

@@ -1,6 +1,6 @@
 //! A lease from its creation to its end.
 
-use dev::local_daytona::Rule;
+use dev::faults::Rule;
 use serde_json::{Value, json};
 
 use crate::world::{World, alive, condition, lease};

@@ -1,6 +1,6 @@
 //! The controller dies at the worst moments. Each script runs exactly once, and nothing is left behind.
 
-use dev::local_daytona::Rule;
+use dev::faults::Rule;
 use serde_json::{Value, json};
 
 use crate::world::{Options, World, command, one_shot};

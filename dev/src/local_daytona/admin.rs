@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 
 use super::calls::Calls;
 use super::control::carries;
-use super::model::{self, Call, ForcedState, Rule, RuleReport, Settings};
+use super::model::{self, Call, ForcedState, Settings};
 use super::problem::Problem;
-use super::rules::Rules;
 use super::service::Service;
+use crate::faults::{Rule, RuleReport, Rules};
 
 #[derive(Clone)]
 struct Admin {

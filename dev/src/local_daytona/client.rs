@@ -9,7 +9,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::model::{Call, ForcedState, Rule, RuleReport, SandboxReport, Settings, State};
+use super::model::{Call, ForcedState, SandboxReport, Settings, State};
+use crate::faults::{Rule, RuleReport};
 
 /// How to start the `local-daytona` binary.
 #[derive(Debug, Clone)]

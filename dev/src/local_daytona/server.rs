@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::http::{HeaderValue, Request};
 use axum::response::Response;
-use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -22,11 +22,10 @@ use tower::ServiceExt;
 use tracing::{debug, info};
 
 use super::calls::{Calls, Subject};
-use super::model::When;
 use super::problem::Problem;
-use super::rules::{End, Fault, Rules};
 use super::service::Service;
 use super::{Options, admin, control, processes, toolbox};
+use crate::faults::{Cut, Rules};
 
 const TICK: Duration = Duration::from_millis(100);
 const REAP_EVERY: u32 = 20;
@@ -46,11 +45,6 @@ pub enum ServerError {
         source: io::Error,
     },
 }
-
-/// The connection is closed without an answer.
-#[derive(Debug, thiserror::Error)]
-#[error("cut by a rule")]
-struct Cut;
 
 struct Gate {
     service: Arc<Service>,
@@ -100,56 +94,28 @@ impl Gate {
         Self { service: Arc::clone(service), calls, rules, router }
     }
 
-    async fn answer(&self, request: Request<Body>) -> Result<Response, Cut> {
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response, Cut> {
         let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
         self.service.evaluate();
         if !path.starts_with("/api/") && !path.starts_with("/toolbox/") {
-            return Ok(self.apply(request, &method, &path, None).await);
+            return Ok(self.apply(request.map(Body::new), &method, &path, None).await);
         }
         let seq = self.calls.arrived(&method, &path, self.service.clock.now());
-        let (request, fault) = self.meet(request, &method, &path).await?;
-        if let Some(fault) = &fault {
+        let (request, fault) = self.rules.meet(request).await?;
+        let mut request = request.map(Body::new);
+        let response = if let Some(fault) = fault {
             self.calls.meddled(seq, fault.rule);
-        }
-        let response = match &fault {
-            None => self.apply(request, &method, &path, Some(seq)).await,
-            Some(fault) if fault.when == When::Before => match self.end(fault).await? {
-                Some(response) => response,
-                None => self.apply(request, &method, &path, Some(seq)).await,
-            },
-            Some(fault) => {
-                let applied = self.apply(request, &method, &path, Some(seq)).await;
-                self.end(fault).await?.unwrap_or(applied)
+            // Whoever handles the call fails in this way.
+            if let Some(mode) = fault.action.mode {
+                request.extensions_mut().insert(mode);
             }
+            let applied = async { Ok(self.apply(request, &method, &path, Some(seq)).await) };
+            fault.around(applied, |answer| answer.map(Body::from)).await?
+        } else {
+            self.apply(request, &method, &path, Some(seq)).await
         };
         self.calls.answered(seq, response.status().as_u16());
         Ok(response)
-    }
-
-    /// The rule that acts on this call. The body is read only for a rule that asks for it.
-    async fn meet(
-        &self,
-        request: Request<Body>,
-        method: &str,
-        path: &str,
-    ) -> Result<(Request<Body>, Option<Fault>), Cut> {
-        if !self.rules.need_body(method, path) {
-            return Ok((request, self.rules.meet(method, path, None)));
-        }
-        let (parts, body) = request.into_parts();
-        let bytes: Bytes = body.collect().await.map_err(|_| Cut)?.to_bytes();
-        let fault = self.rules.meet(method, path, Some(&bytes));
-        Ok((Request::from_parts(parts, Body::from(bytes)), fault))
-    }
-
-    async fn end(&self, fault: &Fault) -> Result<Option<Response>, Cut> {
-        match fault.end().await {
-            End::Pass => Ok(None),
-            End::Answer(response) => Ok(Some(response)),
-            End::Cut => Err(Cut),
-            // Ends when the caller leaves: its connection's future is dropped then.
-            End::Hang => std::future::pending().await,
-        }
     }
 
     async fn apply(&self, request: Request<Body>, method: &str, path: &str, seq: Option<u64>) -> Response {
@@ -195,9 +161,9 @@ async fn accept(listener: &TcpListener, gate: &Arc<Gate>) {
 
 async fn serve(stream: TcpStream, gate: Arc<Gate>) {
     let _ = stream.set_nodelay(true);
-    let answer = service_fn(move |request: Request<hyper::body::Incoming>| {
+    let answer = service_fn(move |request: Request<Incoming>| {
         let gate = Arc::clone(&gate);
-        async move { gate.answer(request.map(Body::new)).await }
+        async move { gate.answer(request).await }
     });
     if let Err(error) = http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await {
         debug!(%error, "connection ended");

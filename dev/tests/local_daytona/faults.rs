@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use dev::local_daytona::{ForcedState, Rule};
+use dev::faults::Rule;
+use dev::local_daytona::ForcedState;
 use reqwest::Method;
 use serde_json::{Value, json};
 

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderName, Request, Response, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
@@ -18,6 +19,7 @@ use url::Url;
 
 use super::delivery::{Answer, Delivery, Watched};
 use super::{Aim, Kill, Phase, Record};
+use crate::faults::Cut;
 
 /// A call that is held back by the service on purpose is taken to be with it after so long; any other answers sooner.
 const WITH_THE_SERVICE: Duration = Duration::from_millis(200);
@@ -63,11 +65,6 @@ pub(super) struct Service {
     http: Client,
 }
 
-/// The caller's connection is closed without an answer.
-#[derive(Debug, thiserror::Error)]
-#[error("cut")]
-struct Cut;
-
 /// Takes connections until it is dropped, and they with it.
 pub(super) async fn serve(listener: TcpListener, service: Service, record: Arc<Record>) {
     let mut connections = JoinSet::new();
@@ -111,9 +108,16 @@ async fn answer(
     let (number, aim) = record.arrived(request.method(), request.uri().path(), request.uri().query());
     let note = move |response: &reqwest::Response, record: &Record| record.answered(number, response.status().as_u16());
     let Some(Aim { phase, kill }) = aim else {
-        let response = service.forward(request.map(Body::wrap)).await?;
-        note(&response, &record);
-        return Ok(pass_on(response, None));
+        let (request, fault) = record.rules.meet(request).await?;
+        let passed = async {
+            let response = service.forward(request.map(Body::wrap)).await?;
+            note(&response, &record);
+            Ok(pass_on(response, None))
+        };
+        let Some(fault) = fault else { return passed.await };
+        record.meddled(number, fault.rule);
+        let own = |answer: Response<Bytes>| answer.map(|body| Answer::new(Body::from(body), None));
+        return fault.around(passed, own).await;
     };
     match phase {
         Phase::Before => {

@@ -1,10 +1,11 @@
-//! A reverse proxy that kills its caller at a chosen call.
+//! A reverse proxy that disturbs: it kills its caller at a chosen call, or does to calls what rules say.
 //!
 //! It stands between the controller and a service (Daytona, or the Kubernetes API), counts the calls, and at one of
 //! them has the caller killed: before the call has reached the service, while the service acts on it, or right after
-//! the answer was read. Everything else passes as it is: headers, `Expect`, bodies of any length and those that never
-//! end. Nothing is sent twice and no redirect is followed. Where the service fails, the caller's connection is cut,
-//! so that no answer is of the proxy's making.
+//! the answer was read. Calls that a rule ([`crate::faults`]) acts on are answered, cut, held or delayed, before or
+//! after the service has had them. Everything else passes as it is: headers, `Expect`, bodies of any length and those
+//! that never end. Nothing is sent twice and no redirect is followed. Where the service fails, the caller's connection
+//! is cut, so that no answer is of the proxy's making unless a rule asks for one.
 
 mod delivery;
 mod forward;
@@ -21,6 +22,7 @@ use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+use crate::faults::{Rule, RuleError, RuleReport, Rules};
 use crate::local_daytona::routes;
 
 pub use forward::Upstream;
@@ -65,6 +67,8 @@ pub struct Call {
     pub status: Option<u16>,
     /// The phase in which the caller was killed at this call.
     pub killed: Option<Phase>,
+    /// The rule that meddled with it.
+    pub rule: Option<u64>,
 }
 
 impl Call {
@@ -118,13 +122,13 @@ pub enum Error {
 
 /// A running proxy. Ends when it is dropped.
 #[derive(Debug)]
-pub struct KillProxy {
+pub struct Proxy {
     address: SocketAddr,
     record: Arc<Record>,
     serving: JoinHandle<()>,
 }
 
-impl KillProxy {
+impl Proxy {
     /// Listens on a port of its own on loopback, in front of `upstream`.
     ///
     /// # Errors
@@ -153,6 +157,28 @@ impl KillProxy {
         self.record.state().aim = Some((at, Aim { phase, kill }));
     }
 
+    /// Adds a rule; says its number. Modes are the local Daytona's alone.
+    ///
+    /// # Errors
+    /// When the rule cannot be.
+    pub fn add_rule(&self, rule: Rule) -> Result<u64, RuleError> {
+        if rule.action.mode.is_some() {
+            return Err(RuleError::Mode);
+        }
+        self.record.rules.add(rule)
+    }
+
+    /// Takes all rules away.
+    pub fn clear_rules(&self) {
+        self.record.rules.clear();
+    }
+
+    /// All rules, and how often each has fired.
+    #[must_use]
+    pub fn rules(&self) -> Vec<RuleReport> {
+        self.record.rules.reports()
+    }
+
     /// Every call so far.
     #[must_use]
     pub fn calls(&self) -> Vec<Call> {
@@ -172,7 +198,7 @@ impl KillProxy {
     }
 }
 
-impl Drop for KillProxy {
+impl Drop for Proxy {
     fn drop(&mut self) {
         self.serving.abort();
     }
@@ -186,9 +212,10 @@ struct Aim {
     kill: Kill,
 }
 
-/// All calls, and the aim.
+/// All calls, the rules, and the aim.
 #[derive(Default)]
 struct Record {
+    rules: Rules,
     state: Mutex<State>,
 }
 
@@ -226,12 +253,16 @@ impl Record {
         };
         let aim = state.aim.take_if(|(at, _)| aimed_at(at)).map(|(_, aim)| aim);
         state.reached |= aim.is_some();
-        state.calls.push(Call { number, method: method.clone(), route, nth, status: None, killed: None });
+        state.calls.push(Call { number, method: method.clone(), route, nth, status: None, killed: None, rule: None });
         (number, aim)
     }
 
     fn answered(&self, number: u64, status: u16) {
         self.change(number, |call| call.status = Some(status));
+    }
+
+    fn meddled(&self, number: u64, rule: u64) {
+        self.change(number, |call| call.rule = Some(rule));
     }
 
     fn killed(&self, number: u64, phase: Phase) {

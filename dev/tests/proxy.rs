@@ -1,4 +1,4 @@
-//! The kill-proxy: what passes through it, and each phase in which it has its caller killed.
+//! The proxy: what passes through it, each phase in which it has its caller killed, and what rules make of a call.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,7 +17,8 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Redirect;
 use axum::routing::{any, get, post};
-use dev::kill_proxy::{At, KillProxy, Phase, Upstream};
+use dev::faults::{Mode, Rule, RuleError};
+use dev::proxy::{At, Phase, Proxy, Upstream};
 use dev::wait;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -36,7 +37,7 @@ struct Service {
 
 struct World {
     service: Arc<Service>,
-    proxy: KillProxy,
+    proxy: Proxy,
     http: reqwest::Client,
 }
 
@@ -56,7 +57,7 @@ impl World {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
         tokio::spawn(async move { axum::serve(listener, router).await });
-        let proxy = KillProxy::start(Upstream::new(url)).await.unwrap();
+        let proxy = Proxy::start(Upstream::new(url)).await.unwrap();
         let http = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
         Self { service, proxy, http: http.timeout(LIMIT).build().unwrap() }
     }
@@ -221,6 +222,39 @@ async fn calls_are_numbered_and_named_as_in_the_call_log() {
     assert_eq!(calls, expected.map(|(number, route, nth)| (number, route.to_owned(), nth)));
 }
 
+#[tokio::test]
+async fn rules_act_before_and_after_the_service_and_are_counted() {
+    let world = World::start().await;
+    let rule = |rule: Rule| world.proxy.add_rule(rule).unwrap();
+    let refused = rule(Rule::on("POST", "/count").times(1).answer(429, "later").header("Retry-After", "7"));
+    let lost = rule(Rule::on("POST", "/count").nth(3).after().cut());
+    let answer = world.post("/count", "").send().await.unwrap();
+    assert_eq!((answer.status().as_u16(), &answer.headers()["retry-after"]), (429, &"7".parse().unwrap()));
+    assert_eq!((answer.text().await.unwrap().as_str(), world.begun()), ("later", 0), "the service has not seen it");
+    assert_eq!(world.post("/count", "").send().await.unwrap().status(), 200);
+    assert!(world.post("/count", "").send().await.is_err(), "an answer to a call whose answer is lost");
+    assert_eq!(world.finished(), 2, "the service has done it all the same");
+    let fired: Vec<_> = world.proxy.rules().iter().map(|report| (report.id, report.fired)).collect();
+    assert_eq!(fired, [(refused, 1), (lost, 1)]);
+    let meddled: Vec<_> = world.proxy.calls().iter().map(|call| call.rule).collect();
+    assert_eq!(meddled, [Some(refused), None, Some(lost)]);
+    assert!(matches!(world.proxy.add_rule(Rule::on("GET", "/x").mode(Mode::DeadShell)), Err(RuleError::Mode)));
+}
+
+#[tokio::test]
+async fn a_rule_can_ask_for_an_object_and_for_a_word_in_the_body() {
+    let world = World::start().await;
+    world.proxy.add_rule(Rule::on("POST", "/{kind}").object("count|held").body_contains("twice").hang()).unwrap();
+    assert_eq!(world.post("/count", "once").send().await.unwrap().status(), 200);
+    assert_eq!(world.post("/echo", "twice").send().await.unwrap().text().await.unwrap(), "twice");
+    let hung = caller(world.post("/count", "twice"));
+    until("the rule fires", || world.proxy.rules()[0].fired == 1).await;
+    assert!(!hung.is_finished());
+    assert_eq!(world.begun(), 1);
+    world.proxy.clear_rules();
+    assert_eq!(world.post("/count", "twice").send().await.unwrap().status(), 200);
+}
+
 /// By hand, so that each byte is known: a body that goes on while its echo comes back.
 #[tokio::test]
 async fn bodies_stream_both_ways_and_expect_is_kept() {
@@ -264,7 +298,7 @@ async fn no_redirect_is_followed_and_no_answer_is_made_up() {
     assert_eq!((away.status().as_u16(), &away.headers()["location"]), (307, &"/count".parse().unwrap()));
     assert_eq!(world.begun(), 0);
     let nowhere = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let proxy = KillProxy::start(Upstream::new(format!("http://{nowhere}").parse().unwrap())).await.unwrap();
+    let proxy = Proxy::start(Upstream::new(format!("http://{nowhere}").parse().unwrap())).await.unwrap();
     assert!(world.http.get(proxy.url()).send().await.is_err());
     assert_eq!(proxy.calls()[0].status, None);
 }
