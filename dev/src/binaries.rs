@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
@@ -183,23 +183,35 @@ pub fn ensure(tool: Tool) -> Result<PathBuf, Error> {
     if there {
         return Ok(path);
     }
-    let cache = cache()?;
-    std::fs::create_dir_all(&cache).map_err(|source| Error::Cache { path: cache, source })?;
-    let lock_path = path.with_added_extension("lock");
-    let failed = |source| Error::Cache { path: lock_path.clone(), source };
-    let lock = File::create(&lock_path).map_err(failed)?;
-    if lock.try_lock().is_err() {
-        eprintln!("waiting for another process that builds {}", tool.name());
-        lock.lock().map_err(failed)?;
-    }
-    // Whoever held the lock before us may have built it.
-    if !path.is_file() {
-        build(tool, &path)?;
-    }
+    once(&path, tool.name(), Path::is_file, || build(tool, &path))?;
     Ok(path)
 }
 
-fn cache() -> Result<PathBuf, Error> {
+/// Makes `path`, in the cache, unless it is there. Processes that need the same wait for each other.
+pub(crate) fn once<E: From<Error>>(
+    path: &Path,
+    what: &str,
+    there: impl Fn(&Path) -> bool,
+    make: impl FnOnce() -> Result<(), E>,
+) -> Result<(), E> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        |source| Error::Cache { path, source }
+    };
+    let cache = path.parent().unwrap_or(path);
+    std::fs::create_dir_all(cache).map_err(failed(cache))?;
+    let lock_path = path.with_added_extension("lock");
+    let lock = File::create(&lock_path).map_err(failed(&lock_path))?;
+    if lock.try_lock().is_err() {
+        eprintln!("waiting for another process that builds {what}");
+        lock.lock().map_err(failed(&lock_path))?;
+    }
+    // Whoever held the lock before us may have built it.
+    if there(path) { Ok(()) } else { make() }
+}
+
+/// The directory that keeps what was built once.
+pub(crate) fn cache() -> Result<PathBuf, Error> {
     let directory = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     directory("DAYTONA_CONTROLLER_CACHE")
         .or_else(|| Some(directory("XDG_CACHE_HOME")?.join("daytona-controller")))
@@ -248,8 +260,19 @@ fn build(tool: Tool, path: &Path) -> Result<(), Error> {
         .arg(tool.source().2)
         .current_dir(tool.module())
         .envs([("CGO_ENABLED", "0"), ("GOFLAGS", "-mod=readonly"), ("GOTOOLCHAIN", "local")]);
-    let mut running = Supervised::spawn(&go, &log)?;
-    let progress = Progress::start(format!("{} {version}", tool.name()));
+    let status = watch(&go, &log, format!("{} {version}", tool.name()), "minutes without a warm Go build cache")?;
+    if !status.success() {
+        return Err(Error::Build { tool: tool.name(), tail: log_tail(&log, 20), log });
+    }
+    std::fs::rename(&unfinished, path).map_err(|source| Error::Cache { path: path.to_owned(), source })?;
+    let _ = std::fs::remove_file(log);
+    Ok(())
+}
+
+/// Runs a command that builds `what` to its end, its output in `log`; says on stderr that it goes on.
+pub(crate) fn watch(command: &Command, log: &Path, what: String, takes: &str) -> Result<ExitStatus, supervise::Error> {
+    let mut running = Supervised::spawn(command, log)?;
+    let progress = Progress::start(what, takes);
     let status = loop {
         if let Some(status) = running.ended()? {
             break status;
@@ -257,12 +280,7 @@ fn build(tool: Tool, path: &Path) -> Result<(), Error> {
         progress.tick();
     };
     progress.finish();
-    if !status.success() {
-        return Err(Error::Build { tool: tool.name(), tail: log_tail(&log, 20), log });
-    }
-    std::fs::rename(&unfinished, path).map_err(|source| Error::Cache { path: path.to_owned(), source })?;
-    let _ = std::fs::remove_file(log);
-    Ok(())
+    Ok(status)
 }
 
 /// Shows on stderr that a build goes on: a spinner on a terminal, else a line now and then.
@@ -274,12 +292,12 @@ struct Progress {
 }
 
 impl Progress {
-    fn start(what: String) -> Self {
+    fn start(what: String, takes: &str) -> Self {
         let start = Instant::now();
         let bar = std::io::stderr().is_terminal().then(ProgressBar::new_spinner);
         match &bar {
             Some(bar) => bar.set_message(format!("building {what}, once")),
-            None => eprintln!("building {what}, once; this takes minutes without a warm Go build cache"),
+            None => eprintln!("building {what}, once; this takes {takes}"),
         }
         Self { what, start, shown: start.into(), bar }
     }

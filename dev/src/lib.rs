@@ -11,5 +11,6 @@ pub mod kubectl;
 pub mod local_daytona;
 pub mod programs;
 pub mod proxy;
+pub mod python;
 pub mod supervise;
 pub mod wait;
