@@ -19,6 +19,7 @@ mod daemon;
 mod environment;
 mod execute;
 mod files;
+mod follow;
 mod lifecycle;
 mod listing;
 mod model;
@@ -31,6 +32,7 @@ pub(crate) mod routes;
 mod server;
 mod service;
 mod session;
+mod sessions;
 mod toolbox;
 mod transfer;
 

@@ -73,9 +73,15 @@ impl Log {
 
     /// The whole log, markers included.
     pub(super) fn read(&self) -> io::Result<Vec<u8>> {
+        self.read_at(0, usize::MAX)
+    }
+
+    /// At most `most` bytes of it from `start` on.
+    pub(super) fn read_at(&self, start: u64, most: usize) -> io::Result<Vec<u8>> {
         let state = lock(&self.state);
-        let mut content = vec![0; usize::try_from(state.length).unwrap_or(usize::MAX)];
-        state.file.read_exact_at(&mut content, 0)?;
+        let there = usize::try_from(state.length.saturating_sub(start)).unwrap_or(usize::MAX);
+        let mut content = vec![0; there.min(most)];
+        state.file.read_exact_at(&mut content, start)?;
         Ok(content)
     }
 }

@@ -165,7 +165,7 @@ async fn serve(stream: TcpStream, gate: Arc<Gate>) {
         let gate = Arc::clone(&gate);
         async move { gate.answer(request).await }
     });
-    if let Err(error) = http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await {
+    if let Err(error) = http1::Builder::new().serve_connection(TokioIo::new(stream), answer).with_upgrades().await {
         debug!(%error, "connection ended");
     }
 }

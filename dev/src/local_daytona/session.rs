@@ -51,7 +51,7 @@ pub(super) struct Session {
     /// Its deletion has begun.
     pub(super) cancelled: CancellationToken,
     /// Its deletion is done.
-    gone: CancellationToken,
+    pub(super) gone: CancellationToken,
     /// A finished command has left its `sleep` behind.
     leaked: AtomicBool,
 }

@@ -3,6 +3,7 @@
 
 mod faults;
 mod files;
+mod follow;
 mod one_shot;
 mod sandboxes;
 mod session_ends;

@@ -9,7 +9,7 @@ use dev::local_daytona::{Launch, LocalDaytona, SandboxReport};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
-const KEY: &str = "test-key";
+pub(crate) const KEY: &str = "test-key";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) struct Server {
