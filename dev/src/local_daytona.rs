@@ -20,6 +20,7 @@ mod environment;
 mod execute;
 mod files;
 mod follow;
+mod labels;
 mod lifecycle;
 mod listing;
 mod model;
@@ -82,6 +83,9 @@ pub struct Options {
     /// How long the deletion of a session waits for processes that ignore TERM.
     #[arg(long, default_value_t = 5000)]
     pub session_grace_ms: u64,
+    /// Take output as fast as it comes, instead of as slowly as the shell's loops of the service.
+    #[arg(long)]
+    pub unthrottled: bool,
 }
 
 /// A panic elsewhere must not take the whole service with it: what the lock guards stays usable.

@@ -29,6 +29,8 @@ pub struct Launch {
     pub snapshots: Vec<String>,
     /// How long the deletion of a session waits for processes that ignore TERM; absent is 5 s.
     pub session_grace: Option<Duration>,
+    /// Whether output is taken as fast as it comes, instead of as slowly as the service does.
+    pub unthrottled: bool,
 }
 
 impl Launch {
@@ -43,6 +45,7 @@ impl Launch {
             shell: None,
             snapshots: Vec::new(),
             session_grace: None,
+            unthrottled: false,
         }
     }
 
@@ -65,6 +68,9 @@ impl Launch {
         }
         if let Some(grace) = self.session_grace {
             arguments.extend(["--session-grace-ms".to_owned(), grace.as_millis().to_string()]);
+        }
+        if self.unthrottled {
+            arguments.push("--unthrottled".to_owned());
         }
         arguments
     }

@@ -9,6 +9,7 @@ use axum::Extension;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use super::command::BeingWritten;
 use super::environment::Environment;
 use super::lock;
 use super::session::Session;
@@ -77,7 +78,7 @@ impl Daemon {
         ids
     }
 
-    pub(super) fn show_sessions(&self) -> Vec<Value> {
+    pub(super) fn show_sessions(&self) -> Result<Vec<Value>, BeingWritten> {
         lock(&self.sessions).values().flatten().map(|session| session.show()).collect()
     }
 

@@ -28,12 +28,22 @@ pub(super) enum ShellKind {
 pub(super) struct Shell {
     pub(super) path: PathBuf,
     pub(super) kind: ShellKind,
+    pub(super) labelling: Labelling,
+}
+
+/// How the shell's loops treat what a command writes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Labelling {
+    /// Only zsh can hold a NUL.
+    pub(super) keeps_nul: bool,
+    /// As slow as the loops are.
+    pub(super) throttled: bool,
 }
 
 impl Shell {
     /// The shell that was asked for, else the one that the service would take. `dir` is for the link by
     /// which busybox learns that it is to be a shell.
-    pub(super) fn choose(wanted: Option<&str>, dir: &Path) -> io::Result<Self> {
+    pub(super) fn choose(wanted: Option<&str>, dir: &Path, throttled: bool) -> io::Result<Self> {
         let path = match wanted {
             Some(path) if path.contains('/') => PathBuf::from(path),
             Some("ash") => busybox(dir)?,
@@ -46,7 +56,7 @@ impl Shell {
             name if name.contains("bash") => ShellKind::Bash,
             _ => ShellKind::Dash,
         };
-        Ok(Self { path, kind })
+        Ok(Self { path, kind, labelling: Labelling { keeps_nul: kind == ShellKind::Zsh, throttled } })
     }
 }
 

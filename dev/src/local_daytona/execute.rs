@@ -41,13 +41,13 @@ struct Running {
 }
 
 pub(super) async fn execute(Extension(daemon): Here, bytes: Bytes) -> Result<Json<Value>, Problem> {
-    let body: Execute =
-        serde_json::from_slice(&bytes).map_err(|error| Problem::daemon_bad_request(error.to_string()))?;
+    let body: Execute = serde_json::from_slice(&bytes)
+        .map_err(|error| Problem::daemon_bad_request(format!("invalid request body: {error}")))?;
     if body.command.trim().is_empty() {
-        return Err(Problem::daemon_bad_request("command is required"));
+        return Err(Problem::daemon_bad_request("command cannot be empty or whitespace-only"));
     }
     if let Some(name) = body.envs.keys().find(|name| !is_env_name(name)) {
-        return Err(Problem::daemon_bad_request(format!("invalid environment variable name: {name}")));
+        return Err(Problem::daemon_bad_request(format!("invalid environment variable name: '{name}'")));
     }
     // A caller that leaves does not stop it.
     let running = tokio::spawn(async move { run(&daemon, body).await });

@@ -72,7 +72,7 @@ impl Follower {
                 return Ok(None);
             }
             if self.in_vain >= LOOKS {
-                if self.command.exit_code().is_some() {
+                if matches!(self.command.exit_code(), Ok(Some(_))) {
                     return Ok(None);
                 }
                 self.in_vain = 0;

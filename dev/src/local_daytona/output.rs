@@ -95,7 +95,7 @@ impl Stripper {
                 at += marker.len();
             } else if after.len() < 2 {
                 // Too short to tell: it may be the beginning of a marker.
-                let begins = matches!(rest, [1] | [2] | [1, 1] | [2, 2]);
+                let begins = matches!(rest, [1 | 2] | [1, 1] | [2, 2]);
                 let rest = self.kept.split_off(at);
                 self.kept = if begins {
                     rest

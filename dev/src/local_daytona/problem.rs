@@ -37,8 +37,8 @@ impl Problem {
         Self::Control(StatusCode::NOT_FOUND, format!("Sandbox with ID or name {id_or_name} not found"))
     }
 
-    pub(super) fn invalid_body() -> Self {
-        Self::Daemon(StatusCode::BAD_REQUEST, "INVALID_REQUEST_BODY", "invalid request body".to_owned())
+    pub(super) fn invalid_body(why: impl std::fmt::Display) -> Self {
+        Self::Daemon(StatusCode::BAD_REQUEST, "INVALID_REQUEST_BODY", format!("invalid body request: {why}"))
     }
 
     pub(super) fn daemon_bad_request(message: impl Into<String>) -> Self {

@@ -56,7 +56,7 @@ impl Service {
     pub(super) fn new(options: Options, dir: &Path, origin: String) -> io::Result<Arc<Self>> {
         let mut snapshots = options.snapshots;
         snapshots.push(DEFAULT_SNAPSHOT.to_owned());
-        let shell = Shell::choose(options.shell.as_deref(), &dir.join("shell"))?;
+        let shell = Shell::choose(options.shell.as_deref(), &dir.join("shell"), !options.unthrottled)?;
         let dir = dir.join("sandboxes");
         fs::create_dir_all(&dir)?;
         Ok(Arc::new(Self {

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::command::{Command, make_fifo};
+use super::command::{BeingWritten, Command, Order, make_fifo};
 use super::environment::{Environment, ShellKind};
 use super::lock;
 use super::processes::{self, Process};
@@ -30,8 +30,10 @@ const LONGEST_QUEUE: usize = 32;
 pub(super) enum ExecError {
     #[error("bad request: session cancelled")]
     Cancelled,
-    #[error("failed to write command: write |1: broken pipe")]
+    #[error("bad request: failed to write command: write |1: broken pipe")]
     BrokenPipe,
+    #[error("bad request: {0}")]
+    BeingWritten(#[from] BeingWritten),
     #[error("failed to prepare command: {0}")]
     Prepare(#[from] io::Error),
 }
@@ -99,8 +101,8 @@ impl Session {
         Ok(session)
     }
 
-    /// Hands `text` to the shell. It runs when all before it have ended.
-    pub(super) async fn exec(&self, text: &str, is_async: bool) -> Result<Arc<Command>, ExecError> {
+    /// Hands a command to the shell. It runs when all before it have ended.
+    pub(super) async fn exec(&self, order: Order) -> Result<Arc<Command>, ExecError> {
         if self.cancelled.is_cancelled() {
             return Err(ExecError::Cancelled);
         }
@@ -110,12 +112,12 @@ impl Session {
         let dir = self.environment.inside(&self.dir.join(&id))?;
         if lock(&self.inside).dead.is_some() {
             // It is listed all the same.
-            let command = Arc::new(Command::stillborn(dir, id.clone(), text, is_async)?);
+            let command = Arc::new(Command::stillborn(dir, id.clone(), order)?);
             lock(&self.inside).commands.insert(id, Arc::clone(&command));
             return self.after_death(command);
         }
-        let keep_nul = self.environment.shell.kind == ShellKind::Zsh;
-        let command = Command::prepare(dir, id.clone(), text, is_async, keep_nul, &self.gone)?;
+        let labelling = self.environment.shell.labelling;
+        let command = Command::prepare(dir, id.clone(), order, labelling, &self.gone)?;
         {
             let mut inside = lock(&self.inside);
             inside.commands.insert(id, Arc::clone(&command));
@@ -138,7 +140,7 @@ impl Session {
     fn after_death(&self, command: Arc<Command>) -> Result<Arc<Command>, ExecError> {
         let inside = lock(&self.inside);
         // It may be dead before its end was noted.
-        let last = || inside.unfinished.first().is_some_and(|first| first.is_async && first.id != command.id);
+        let last = || inside.unfinished.first().is_some_and(|first| first.order.is_async && first.id != command.id);
         let in_async_command = inside.dead.map_or_else(last, |death| death.in_async_command);
         let unnoticed = self.environment.shell.kind == ShellKind::Zsh && in_async_command;
         drop(inside);
@@ -150,9 +152,9 @@ impl Session {
     }
 
     /// The session with the full text of all its commands, in no particular order.
-    pub(super) fn show(&self) -> Value {
-        let commands: Vec<_> = lock(&self.inside).commands.values().map(|command| command.show()).collect();
-        json!({ "sessionId": self.id, "commands": commands })
+    pub(super) fn show(&self) -> Result<Value, BeingWritten> {
+        let commands: Result<Vec<_>, _> = lock(&self.inside).commands.values().map(|command| command.show()).collect();
+        Ok(json!({ "sessionId": self.id, "commands": commands? }))
     }
 
     /// Asks the shell, its group and its descendants to end; kills what is left of them after
@@ -229,7 +231,7 @@ impl Session {
         self.environment.processes.ended(&self.shell);
         let _ = fs::remove_file(&self.status);
         let mut inside = lock(&self.inside);
-        let current = inside.unfinished.first().map(|command| command.is_async);
+        let current = inside.unfinished.first().map(|command| command.order.is_async);
         inside.dead = Some(Death { in_async_command: current.unwrap_or(false) });
         for command in &inside.unfinished {
             command.abandoned();

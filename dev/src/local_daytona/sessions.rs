@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::calls::Subject;
-use super::command::Command;
+use super::command::{BeingWritten, Command, Order};
 use super::daemon::{Daemon, Here, OpenError};
 use super::follow::{self, Bonds, Follower};
 use super::output::{Form, split, strip, text};
@@ -25,9 +25,13 @@ use super::toolbox::Open;
 /// How often a synchronous exec looks whether it is done; hence it never takes less.
 const SYNC_POLL: std::time::Duration = std::time::Duration::from_millis(50);
 
+/// The session of a sandbox's own main process. No sandbox here has one.
+const ENTRYPOINT: &str = "entrypoint";
+
 pub(super) fn router() -> Router {
     Router::new()
         .route("/process/session", post(open_session).get(list_sessions))
+        .route("/process/session/entrypoint/logs", get(async || Problem::no_session()))
         .route("/process/session/{id}", get(read_session).delete(close_session))
         .route("/process/session/{id}/exec", post(exec))
         .route("/process/session/{id}/command/{command}", get(read_command))
@@ -42,13 +46,14 @@ struct OpenSession {
 }
 
 async fn open_session(Extension(daemon): Here, bytes: Bytes) -> Result<Response, Problem> {
-    let body: OpenSession = serde_json::from_slice(&bytes).map_err(|_| Problem::invalid_body())?;
+    let body: OpenSession = serde_json::from_slice(&bytes).map_err(Problem::invalid_body)?;
     let id = body.session_id;
     if id.is_empty() {
-        return Err(Problem::invalid_body());
+        return Err(Problem::invalid_body("sessionId is required"));
     }
-    if id == "entrypoint" {
-        return Err(Problem::daemon_bad_request("session id entrypoint is reserved"));
+    if id == ENTRYPOINT {
+        let message = "provided session ID is reserved and cannot be created/overridden";
+        return Err(Problem::daemon_bad_request(message));
     }
     daemon.open_session(&id).map_err(|error| match error {
         OpenError::Exists => {
@@ -62,16 +67,17 @@ async fn open_session(Extension(daemon): Here, bytes: Bytes) -> Result<Response,
     Ok(response)
 }
 
-async fn list_sessions(Extension(daemon): Here) -> Json<Vec<Value>> {
-    Json(daemon.show_sessions())
+async fn list_sessions(Extension(daemon): Here) -> Result<Json<Vec<Value>>, Problem> {
+    Ok(Json(daemon.show_sessions()?))
 }
 
 async fn read_session(Extension(daemon): Here, Path((_, id)): Path<(String, String)>) -> Result<Json<Value>, Problem> {
-    Ok(Json(session(&daemon, &id)?.show()))
+    Ok(Json(session(&daemon, &id)?.show()?))
 }
 
 async fn close_session(Extension(daemon): Here, Path((_, id)): Path<(String, String)>) -> Result<StatusCode, Problem> {
-    if id == "entrypoint" || daemon.is_broken(&id) {
+    not_entrypoint(&id, "can't delete entrypoint session")?;
+    if daemon.is_broken(&id) {
         return Err(Problem::daemon_bad_request("cannot delete this session"));
     }
     daemon.close_session(session(&daemon, &id)?).await;
@@ -86,6 +92,9 @@ struct Exec {
     run_async: bool,
     #[serde(default, rename = "async")]
     old_async: bool,
+    /// Whether input that is given later stays out of the log.
+    #[serde(default)]
+    suppress_input_echo: bool,
 }
 
 async fn exec(
@@ -94,6 +103,7 @@ async fn exec(
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Response, Problem> {
+    not_entrypoint(&id, "can't execute command in entrypoint session")?;
     let empty = || Problem::Empty(StatusCode::BAD_REQUEST);
     let body: Exec = serde_json::from_slice(&bytes).map_err(|_| empty())?;
     if body.command.trim().is_empty() {
@@ -102,7 +112,8 @@ async fn exec(
     let failed = |why: String| Problem::Unclassified(format!("failed to execute command: {why}"));
     let session = daemon.session(&id).ok_or_else(|| failed("not found: session not found".to_owned()))?;
     let is_async = body.run_async || body.old_async;
-    let command = session.exec(&body.command, is_async).await.map_err(|error| failed(error.to_string()))?;
+    let order = Order { text: body.command, is_async, quiet_input: body.suppress_input_echo };
+    let command = session.exec(order).await.map_err(|error| failed(error.to_string()))?;
     if is_async {
         let answer = json!({
             "cmdId": command.id, "output": null, "stdout": null, "stderr": null, "exitCode": null,
@@ -132,8 +143,8 @@ async fn outcome(session: &Session, command: &Command) -> Result<i32, ExecError>
             () = tokio::time::sleep(SYNC_POLL) => {}
             () = session.cancelled.cancelled() => return Err(ExecError::Cancelled),
         }
-        if let Some(code) = command.exit_code() {
-            command.show();
+        if let Some(code) = command.exit_code()? {
+            let _ = command.show();
             return Ok(code);
         }
     }
@@ -143,7 +154,7 @@ async fn read_command(
     Extension(daemon): Here,
     Path((_, id, command)): Path<(String, String, String)>,
 ) -> Result<Json<Value>, Problem> {
-    Ok(Json(find_command(&daemon, &id, &command)?.show()))
+    Ok(Json(find_command(&daemon, &id, &command)?.show()?))
 }
 
 #[derive(Deserialize)]
@@ -198,6 +209,12 @@ fn read_log(command: &Command, form: Form) -> Result<Response, Problem> {
     })
 }
 
+impl From<BeingWritten> for Problem {
+    fn from(error: BeingWritten) -> Self {
+        Self::Unclassified(error.to_string())
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Input {
@@ -209,9 +226,10 @@ async fn give_input(
     Path((_, id, command)): Path<(String, String, String)>,
     bytes: Bytes,
 ) -> Result<StatusCode, Problem> {
-    let body: Input = serde_json::from_slice(&bytes).map_err(|_| Problem::Empty(StatusCode::BAD_REQUEST))?;
+    not_entrypoint(&id, "can't send input to entrypoint session")?;
+    let body: Input = serde_json::from_slice(&bytes).map_err(Problem::invalid_body)?;
     if body.data.is_empty() {
-        return Err(Problem::Empty(StatusCode::BAD_REQUEST));
+        return Err(Problem::invalid_body("data is required"));
     }
     let command = find_command(&daemon, &id, &command)?;
     let pipe = command.input().map_err(|shown| match shown {
@@ -220,10 +238,12 @@ async fn give_input(
             "GONE",
             format!("gone: command has already completed with exit code {code}"),
         ),
-        None => Problem::Unclassified("failed to open input pipe: no such file or directory".to_owned()),
+        None => {
+            internal(&format!("failed to open input pipe: open {}: no such file or directory", command.input_path()))
+        }
     })?;
     let line = if body.data.ends_with('\n') { body.data } else { body.data + "\n" };
-    let failed = |error: std::io::Error| Problem::Unclassified(format!("failed to write input: {error}"));
+    let failed = |error: std::io::Error| internal(&format!("failed to write to input pipe: {error}"));
     let mut rest = line.as_bytes();
     while !rest.is_empty() {
         pipe.writable().await.map_err(failed)?;
@@ -233,7 +253,19 @@ async fn give_input(
             Err(error) => return Err(failed(error)),
         }
     }
+    if !command.order.quiet_input {
+        command.log.echo(line.as_bytes()).map_err(failed)?;
+    }
     Ok(StatusCode::NO_CONTENT)
+}
+
+fn internal(message: &str) -> Problem {
+    let message = format!("internal server error: {message}");
+    Problem::Daemon(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_SERVER_ERROR", message)
+}
+
+fn not_entrypoint(id: &str, message: &str) -> Result<(), Problem> {
+    if id == ENTRYPOINT { Err(Problem::daemon_bad_request(message)) } else { Ok(()) }
 }
 
 fn session(daemon: &Daemon, id: &str) -> Result<Arc<Session>, Problem> {

@@ -186,7 +186,7 @@ struct Paths {
 
 /// The answer is 200 whatever becomes of the single files.
 async fn bulk_download(Extension(daemon): Here, bytes: Bytes) -> Result<Response, Problem> {
-    let body: Paths = serde_json::from_slice(&bytes).map_err(|_| Problem::invalid_body())?;
+    let body: Paths = serde_json::from_slice(&bytes).map_err(Problem::invalid_body)?;
     if body.paths.is_empty() {
         return Err(Problem::daemon_bad_request("request body must be {paths: [...]} and non-empty"));
     }

@@ -57,9 +57,7 @@ async fn listen_for(socket: &mut Socket, wanted: &[u8]) {
     }
 }
 
-fn normal() -> Option<(CloseCode, String)> {
-    Some((CloseCode::Normal, String::new()))
-}
+const NORMAL: Option<(CloseCode, String)> = Some((CloseCode::Normal, String::new()));
 
 #[tokio::test]
 async fn a_followed_log_is_replayed_in_small_pieces_and_closed_after_a_second() {
@@ -73,7 +71,7 @@ async fn a_followed_log_is_replayed_in_small_pieces_and_closed_after_a_second() 
         let (mut socket, _) = connect(&sandbox, &path, RAW).await.unwrap();
         let (pieces, end) = listen(&mut socket).await;
         assert!(started.elapsed() >= Duration::from_secs(1), "fifty looks of twenty milliseconds");
-        assert_eq!(end, normal());
+        assert_eq!(end, NORMAL);
         assert!(pieces.iter().all(|piece| piece.len() <= 1024));
         let whole = sandbox.request(Method::GET, path.trim_end_matches("?follow=true"));
         let whole = ask(whole.header("X-Daytona-Split-Output", "true")).await;
@@ -94,7 +92,7 @@ async fn what_comes_is_sent_as_it_comes() {
         assert_eq!(sandbox.exit_code("s", &command).await, None);
         sandbox.execute("echo three >go").await;
         let (pieces, end) = listen(&mut socket).await;
-        assert_eq!((pieces.concat(), end), (b"\x01\x01\x01three\n".to_vec(), normal()));
+        assert_eq!((pieces.concat(), end), (b"\x01\x01\x01three\n".to_vec(), NORMAL));
         assert_eq!(sandbox.exit_code("s", &command).await, Some(0));
     }
 }
@@ -130,7 +128,7 @@ async fn a_combined_follow_repeats_data() {
     assert_eq!(answer.headers["transfer-encoding"], "chunked");
     let (mut socket, _) = connect(&sandbox, &logs("s", &command), &[]).await.unwrap();
     let (pieces, end) = listen(&mut socket).await;
-    assert_eq!((pieces.concat().len(), end), (2_282_249, normal()));
+    assert_eq!((pieces.concat().len(), end), (2_282_249, NORMAL));
 }
 
 #[tokio::test]
@@ -195,7 +193,7 @@ async fn a_deleted_session_closes_what_follows_it() {
     let started = Instant::now();
     let ((_, end), closed) = tokio::join!(listen(&mut socket), sandbox.close("s"));
     assert!(started.elapsed() >= Duration::from_millis(100));
-    assert_eq!((end, closed.status), (normal(), 204));
+    assert_eq!((end, closed.status), (NORMAL, 204));
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ mod faults;
 mod files;
 mod follow;
 mod one_shot;
+mod output;
 mod sandboxes;
 mod session_ends;
 mod sessions;

@@ -19,7 +19,7 @@ async fn a_top_level_exit_kills_the_session_for_good() {
         .await;
         assert_eq!(next.status, 500);
         let message = next.json()["message"].as_str().unwrap().to_owned();
-        assert_eq!(message, "failed to execute command: failed to write command: write |1: broken pipe");
+        assert_eq!(message, "failed to execute command: bad request: failed to write command: write |1: broken pipe");
         assert_eq!(next.json()["timestamp"], "0001-01-01T00:00:00Z");
         let record = sandbox.record("s", &fatal).await;
         assert_eq!((record.status, record.json().get("exitCode")), (200, None));
