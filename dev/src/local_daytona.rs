@@ -10,9 +10,11 @@
 //! `session`, `execute` and `files` behind it; `processes` is the only place that sends a signal.
 
 mod admin;
+mod bulk;
 mod calls;
 mod client;
 mod clock;
+mod code_run;
 mod command;
 mod control;
 mod daemon;
@@ -26,10 +28,12 @@ mod listing;
 mod model;
 mod output;
 mod paths;
+mod ports;
 mod problem;
 mod processes;
 mod record;
 pub(crate) mod routes;
+mod search;
 mod server;
 mod service;
 mod session;

@@ -233,7 +233,7 @@ pub(super) fn make_fifo(path: &Path) -> io::Result<()> {
     rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, mode, 0).map_err(io::Error::from)
 }
 
-fn quote(text: &str) -> String {
+pub(super) fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 

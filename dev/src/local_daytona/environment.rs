@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::process::Command;
 
 use super::paths::{self, PathError};
-use super::processes::{MARKER, Processes};
+use super::processes::{MARKER, Process, Processes};
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -125,6 +125,11 @@ impl Environment {
             PathError::Io(error) => error,
             PathError::Outside => io::Error::other(error.to_string()),
         })
+    }
+
+    /// Its live processes.
+    pub(super) fn own_processes(&self) -> Vec<Process> {
+        self.processes.by_sandbox().remove(&self.sandbox).unwrap_or_default()
     }
 
     /// A command in the sandbox: nothing of this process's environment reaches it.

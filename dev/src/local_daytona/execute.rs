@@ -26,12 +26,13 @@ const OUTPUT_GRACE: Duration = Duration::from_secs(30);
 
 #[derive(Deserialize)]
 pub(super) struct Execute {
-    command: String,
-    cwd: Option<String>,
     #[serde(default)]
-    envs: BTreeMap<String, String>,
+    pub(super) command: String,
+    pub(super) cwd: Option<String>,
     #[serde(default)]
-    timeout: u32,
+    pub(super) envs: BTreeMap<String, String>,
+    /// Seconds; 0 is none.
+    pub(super) timeout: Option<u32>,
 }
 
 struct Running {
@@ -46,6 +47,11 @@ pub(super) async fn execute(Extension(daemon): Here, bytes: Bytes) -> Result<Jso
     if body.command.trim().is_empty() {
         return Err(Problem::daemon_bad_request("command cannot be empty or whitespace-only"));
     }
+    start_and_wait(daemon, body).await
+}
+
+/// Runs it in a shell of its own.
+pub(super) async fn start_and_wait(daemon: Arc<Daemon>, body: Execute) -> Result<Json<Value>, Problem> {
     if let Some(name) = body.envs.keys().find(|name| !is_env_name(name)) {
         return Err(Problem::daemon_bad_request(format!("invalid environment variable name: '{name}'")));
     }
@@ -78,8 +84,8 @@ async fn run(daemon: &Arc<Daemon>, body: Execute) -> Result<Json<Value>, Problem
         }
     });
     let limit = match body.timeout {
-        0 => Duration::MAX,
-        seconds => Duration::from_secs(seconds.into()),
+        None | Some(0) => Duration::MAX,
+        Some(seconds) => Duration::from_secs(seconds.into()),
     };
     let mut result = Vec::new();
     let mut status = None;

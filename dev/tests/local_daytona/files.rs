@@ -171,3 +171,141 @@ async fn folders_are_made_listed_and_removed() {
     assert_eq!(delete("p").await, 404);
     assert_eq!(sandbox.get("/files/download?path=.").await.status, 400);
 }
+
+#[tokio::test]
+async fn a_file_is_described_in_full() {
+    let server = Server::bash().await;
+    let sandbox = server.sandbox().await;
+    sandbox.execute("mkdir -m 1777 d; echo x >f; chmod 640 f; touch -d '2026-01-02T03:04:05.6Z' f").await;
+    let ids = sandbox.execute("printf '%s %s' $(id -u) $(id -g)").await.1;
+    let (owner, group) = ids.split_once(' ').unwrap();
+    let wanted = json!({
+        "name": "f", "size": 2, "mode": "-rw-r-----", "modTime": "2026-01-02 03:04:05.6 +0000 UTC",
+        "modifiedAt": "2026-01-02T03:04:05.6Z", "isDir": false, "owner": owner, "group": group, "permissions": "0640",
+    });
+    assert_eq!(sandbox.get("/files/info?path=f").await.json(), wanted);
+    assert_eq!(sandbox.get("/files/info?path=d").await.json()["mode"], "dtrwxrwxrwx");
+    assert_eq!(sandbox.get("/files/info?path=.").await.json()["name"], ".");
+    sandbox.execute("ln -s f l; ln -s nowhere n").await;
+    let list = sandbox.get("/files").await.json();
+    let names: Vec<_> = list.as_array().unwrap().iter().map(|file| file["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["d", "f", "l"], "sorted, and without the link to nowhere");
+    assert_eq!(sandbox.get("/files?path=f").await.status, 400);
+    assert_eq!(sandbox.get("/files?path=none").await.status, 404);
+}
+
+#[tokio::test]
+async fn modes_and_owners_can_be_set_by_number_and_by_name() {
+    let server = Server::bash().await;
+    let sandbox = server.sandbox().await;
+    sandbox.execute("touch f").await;
+    let set = async |query: &str| {
+        let answer = sandbox.post(&format!("/files/permissions?path={query}"), Value::Null).await;
+        assert!(answer.bytes.is_empty());
+        answer.status
+    };
+    assert_eq!(set("f&mode=4711").await, 200);
+    assert_eq!(sandbox.execute("stat -c %a f").await.1, "711\n", "set-id bits are ignored");
+    let own = sandbox.execute("printf 'owner=%s&group=%s' $(id -u) $(id -g)").await.1;
+    let by_name = sandbox.execute("printf 'owner=%s&group=%s' $(id -un) $(id -gn)").await.1;
+    assert_eq!((set(&format!("f&{own}")).await, set(&format!("f&{by_name}")).await), (200, 200));
+    let given_away = set("f&owner=1234&group=4321").await;
+    let owners = sandbox.execute("stat -c %u:%g f; id -u").await.1;
+    let wanted = if owners.ends_with("\n0\n") { (200, "1234:4321\n0\n") } else { (400, owners.as_str()) };
+    assert_eq!((given_away, owners.as_str()), wanted, "only root can give a file away");
+    for refused in ["f&mode=9", "f&owner=no-such-user", "f&group=no-such-group", ""] {
+        assert_eq!(set(refused).await, 400, "{refused}");
+    }
+    assert_eq!(set("none&mode=600").await, 404);
+}
+
+#[tokio::test]
+async fn a_move_replaces_nothing() {
+    let server = Server::bash().await;
+    let sandbox = server.sandbox().await;
+    sandbox.execute("echo a >a; echo b >b; mkdir d").await;
+    let go = async |query: &str| sandbox.post(&format!("/files/move?{query}"), Value::Null).await.status;
+    assert_eq!(go("source=a&destination=b").await, 409);
+    assert_eq!(go("source=a&destination=d").await, 409);
+    assert_eq!(go("source=none&destination=b").await, 404);
+    assert_eq!(go("source=a&destination=none/a").await, 404);
+    for incomplete in ["source=a", "destination=a", ""] {
+        assert_eq!(go(incomplete).await, 400);
+    }
+    assert_eq!(go("source=a&destination=d/c").await, 200);
+    assert_eq!(sandbox.execute("cat d/c b; ls").await.1, "a\nb\nb\nd\n");
+}
+
+#[tokio::test]
+async fn refused_files_say_why_only_in_bulk() {
+    let server = Server::bash().await;
+    let sandbox = server.sandbox().await;
+    sandbox.execute("mkdir d; echo x >f; ln -s /nowhere/at/all broken").await;
+    assert_eq!(upload(&sandbox, "/files/upload?path=d", &[("file", Some("x"), b"x")]).await.status, 400);
+    assert_eq!(upload(&sandbox, "/files/upload?path=x", &[("other", Some("x"), b"x")]).await.status, 400);
+    assert_eq!(upload(&sandbox, "/files/upload", &[("file", Some("x"), b"x")]).await.status, 400);
+    let raw = sandbox.request(Method::POST, "/files/upload?path=x").body("raw");
+    assert_eq!(ask(raw).await.status, 400);
+    assert_eq!(upload(&sandbox, "/files/upload?path=p/x", &[("file", Some("x"), b"x")]).await.status, 200);
+    assert_eq!(sandbox.execute("stat -c %a p p/x").await.1, "750\n644\n");
+
+    let refused = sandbox.post("/files/bulk-upload", json!({})).await;
+    assert_eq!((refused.status, refused.json()), (400, json!({ "errors": ["invalid multipart form"] })));
+    let parts: [(&str, Option<&str>, &[u8]); 5] = [
+        ("files[0].path", None, b" "),
+        ("files[0].file", Some("x"), b"x"),
+        ("files[1].path", None, b"f/x"),
+        ("files[1].file", Some("x"), b"x"),
+        ("files[2].file", Some("x"), b"x"),
+    ];
+    let refused = upload(&sandbox, "/files/bulk-upload", &parts).await;
+    let json = refused.json();
+    let errors: Vec<_> = json["errors"].as_array().unwrap().iter().map(|error| error.as_str().unwrap()).collect();
+    assert_eq!((refused.status, &json["files"]), (400, &Value::Null));
+    assert_eq!(errors[..2], ["path[0]: empty path", "file[0]: missing .path metadata"]);
+    assert!(errors[2].starts_with("f/x: ") && errors[3] == "file[2]: missing .path metadata", "{errors:?}");
+
+    let refused = sandbox.post("/files/bulk-download", json!({ "paths": [] })).await;
+    assert_eq!(refused.status, 400);
+    assert!(refused.json()["error"].as_str().unwrap().starts_with("request body must be"));
+    let paths = json!({ "paths": ["f", "none", "d", ""] });
+    let down = sandbox.post("/files/bulk-download", paths).await;
+    assert_eq!(down.headers["content-type"], "multipart/form-data; boundary=DAYTONA-FILE-BOUNDARY");
+    let text = down.text();
+    let codes: Vec<_> = text.split("\"code\":\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+    assert_eq!(codes, ["FILE_NOT_FOUND", "INVALID_FILE_PATH", "INVALID_FILE_PATH"]);
+    assert!(text.contains("name=\"error\"; filename=\"none\"; filename*=utf-8''none\r\n"), "{text}");
+}
+
+#[tokio::test]
+async fn names_and_contents_are_searched_and_replaced() {
+    let server = Server::bash().await;
+    let sandbox = server.sandbox().await;
+    sandbox.execute("mkdir -p p/q; printf 'one\\ntwo\\n' >p/a.txt; echo two >p/q/b.txt; printf 'two\\0' >p/c").await;
+    let found = sandbox.get("/files/search?path=p&pattern=*.txt").await.json();
+    assert_eq!(found, json!({ "files": ["p/a.txt", "p/q/b.txt"] }));
+    let found = sandbox.get("/files/find?path=p&pattern=two").await.json();
+    let line = |file: &str, line: u32| json!({ "file": file, "line": line, "content": "two" });
+    assert_eq!(found, json!([line("p/a.txt", 2), line("p/q/b.txt", 1)]), "what is no text is left out");
+    let body = json!({ "files": ["p/a.txt", "none"], "pattern": "two", "newValue": "three" });
+    let replaced = sandbox.post("/files/replace", body).await.json();
+    assert_eq!(replaced[0], json!({ "file": "p/a.txt", "success": true }));
+    let error = "open none: no such file or directory";
+    assert_eq!(replaced[1], json!({ "file": "none", "success": false, "error": error }));
+    assert_eq!(sandbox.execute("cat p/a.txt").await.1, "one\nthree\n");
+    for path in ["/files/search?path=p", "/files/find?pattern=x"] {
+        assert_eq!(sandbox.get(path).await.status, 400);
+    }
+    assert_eq!(sandbox.get("/files/search?path=none&pattern=*").await.json(), json!({ "files": [] }));
+    assert_eq!(sandbox.post("/files/replace", json!({})).await.status, 400);
+}
+
+/// Without a path the home directory itself would be meant.
+#[tokio::test]
+async fn nothing_is_removed_where_no_path_is_given() {
+    let server = Server::bash().await;
+    let sandbox = server.sandbox().await;
+    sandbox.execute("touch f").await;
+    assert_eq!(sandbox.call(Method::DELETE, "/files?recursive=true", Value::Null).await.status, 400);
+    assert_eq!(sandbox.execute("ls").await.1, "f\n");
+}

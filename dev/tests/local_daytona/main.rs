@@ -6,6 +6,7 @@ mod files;
 mod follow;
 mod one_shot;
 mod output;
+mod routes;
 mod sandboxes;
 mod session_ends;
 mod sessions;
