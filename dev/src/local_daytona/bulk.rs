@@ -19,12 +19,14 @@ use tokio::io::AsyncWriteExt;
 
 use super::clock::Moment;
 use super::daemon::{Daemon, Here};
-use super::files::{real_path, refused};
+use super::files::{self, real_path};
 use super::problem::Problem;
 use super::search::reason;
 use super::transfer::{file_name, read};
 
 const BOUNDARY: &str = "DAYTONA-FILE-BOUNDARY";
+
+const JSON_UTF_8: &str = "application/json; charset=utf-8";
 
 pub(super) fn router() -> Router {
     Router::new().route("/files/bulk-upload", post(upload)).route("/files/bulk-download", post(download))
@@ -39,7 +41,7 @@ struct Stored {
 /// Pairs of parts: `files[i].path`, then `files[i].file`. What worked stays when another fails.
 async fn upload(Extension(daemon): Here, request: Request) -> Response {
     let Ok(form) = Multipart::from_request(request, &()).await else {
-        return (StatusCode::BAD_REQUEST, Json(json!({ "errors": ["invalid multipart form"] }))).into_response();
+        return refused(&json!({ "errors": ["invalid multipart form"] }));
     };
     let mut stored = Stored::default();
     store_all(&daemon, form, &mut stored).await;
@@ -48,7 +50,11 @@ async fn upload(Extension(daemon): Here, request: Request) -> Response {
     if stored.errors.is_empty() {
         return Json(json!({ "files": files })).into_response();
     }
-    (StatusCode::BAD_REQUEST, Json(json!({ "errors": stored.errors, "files": files }))).into_response()
+    refused(&json!({ "errors": stored.errors, "files": files }))
+}
+
+fn refused(body: &Value) -> Response {
+    (StatusCode::BAD_REQUEST, [(header::CONTENT_TYPE, JSON_UTF_8)], body.to_string()).into_response()
 }
 
 async fn store_all(daemon: &Daemon, mut form: Multipart, stored: &mut Stored) {
@@ -85,9 +91,12 @@ async fn store_all(daemon: &Daemon, mut form: Multipart, stored: &mut Stored) {
 
 async fn store(daemon: &Daemon, path: &str, mut field: Field<'_>) -> Result<u64, String> {
     let said = |doing: &str, error: &io::Error| format!("{doing}: {}", reason(error));
-    let real = real_path(daemon, path).map_err(|_| format!("create: open {path}: permission denied"))?;
+    let shown = Path::new(path).parent().unwrap_or_else(|| Path::new("")).display();
+    let real = real_path(daemon, path).map_err(|problem| match problem {
+        Problem::Empty(StatusCode::FORBIDDEN) => format!("create: open {path}: permission denied"),
+        _ => format!("mkdir {shown}: mkdir {shown}: not a directory"),
+    })?;
     if let Some(parent) = real.parent() {
-        let shown = Path::new(path).parent().unwrap_or(Path::new("")).display();
         fs::create_dir_all(parent).await.map_err(|error| said(&format!("mkdir {shown}: mkdir {shown}"), &error))?;
     }
     let mut file = fs::File::create(&real).await.map_err(|error| said(&format!("create: open {path}"), &error))?;
@@ -107,11 +116,13 @@ struct Paths {
 
 /// The answer is 200 whatever becomes of the single files.
 async fn download(Extension(daemon): Here, Extension(now): Extension<Moment>, bytes: Bytes) -> Response {
-    let paths = serde_json::from_slice::<Paths>(&bytes).map(|body| body.paths).unwrap_or_default();
+    let paths = serde_json::from_slice::<Paths>(&bytes).map(|body| body.paths);
+    // The kind of the answer is set by whoever refuses first.
+    let said_in = if paths.is_ok() { JSON_UTF_8 } else { "text/plain; charset=utf-8" };
+    let paths = paths.unwrap_or_default();
     if paths.is_empty() {
         let error = json!({ "error": "request body must be {\"paths\": [ ... ]} and non-empty" });
-        let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
-        return (StatusCode::BAD_REQUEST, kind, error.to_string()).into_response();
+        return (StatusCode::BAD_REQUEST, [(header::CONTENT_TYPE, said_in)], error.to_string()).into_response();
     }
     let mut answer = Vec::new();
     for path in &paths {
@@ -122,7 +133,7 @@ async fn download(Extension(daemon): Here, Extension(now): Extension<Moment>, by
                     "statusCode": status, "message": message, "code": code,
                     "timestamp": now.to_string(), "path": path, "method": "POST",
                 });
-                ("error", "application/json; charset=utf-8", error.to_string().into_bytes())
+                ("error", JSON_UTF_8, error.to_string().into_bytes())
             }
         };
         let length = if name == "file" { format!("Content-Length: {}\r\n", content.len()) } else { String::new() };
@@ -148,7 +159,7 @@ async fn content(daemon: &Arc<Daemon>, path: &str) -> Result<Vec<u8>, (u16, &'st
         return Err(invalid(format!("path points to a directory: {path}")));
     }
     let result = match real {
-        Ok(real) => read(&real).await.map_err(|error| refused(&error)),
+        Ok(real) => read(&real).await.map_err(|error| files::refused(&error)),
         Err(problem) => Err(problem),
     };
     result.map_err(|problem| match problem {

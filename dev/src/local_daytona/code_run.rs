@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::command::quote;
 use super::daemon::Here;
 use super::execute::{self, Execute};
-use super::problem::Problem;
+use super::problem::{Problem, missing_field};
 
 #[derive(Deserialize)]
 struct CodeRun {
@@ -29,10 +29,11 @@ struct CodeRun {
 
 pub(super) async fn code_run(Extension(daemon): Here, bytes: Bytes) -> Result<Json<Value>, Problem> {
     let body: CodeRun = serde_json::from_slice(&bytes).map_err(Problem::invalid_body)?;
-    for (field, value) in [("code", &body.code), ("language", &body.language)] {
-        if value.is_empty() {
-            return Err(Problem::invalid_body(format!("{field} is required")));
-        }
+    let fields = [("Code", &body.code), ("Language", &body.language)];
+    let missing = fields.iter().filter(|(_, value)| value.is_empty());
+    let missing: Vec<_> = missing.map(|(field, _)| missing_field("CodeRunRequest", field)).collect();
+    if !missing.is_empty() {
+        return Err(Problem::invalid_body(missing.join("\n")));
     }
     let command = script(&body)?;
     execute::start_and_wait(daemon, Execute { command, cwd: None, envs: body.envs, timeout: body.timeout }).await

@@ -3,13 +3,13 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Mode};
 use serde_json::{Value, json};
 use tokio::net::unix::pipe;
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +34,8 @@ pub(super) struct Order {
     pub(super) is_async: bool,
     /// Input that is given later stays out of the log.
     pub(super) quiet_input: bool,
+    /// Its exit code is never published.
+    pub(super) unpublished: bool,
 }
 
 #[derive(Debug)]
@@ -43,8 +45,8 @@ pub(super) struct Command {
     pub(super) log: Log,
     dir: PathBuf,
     progress: Mutex<Progress>,
-    /// Told when the exit code is published.
-    pub(super) finished: Notify,
+    /// How often its log was followed and closed early.
+    cut_short: AtomicU64,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -86,7 +88,7 @@ impl Command {
         fs::create_dir_all(&dir)?;
         let log = Log::create(&dir.join("output.log"))?;
         let progress = Mutex::default();
-        Ok(Self { id, order, log, dir, progress, finished: Notify::new() })
+        Ok(Self { id, order, log, dir, progress, cut_short: AtomicU64::new(0) })
     }
 
     /// Lays out all that the shell will need, and starts reading what it will write.
@@ -124,8 +126,10 @@ impl Command {
     }
 
     /// What the shell is fed. It blocks at the gate until both outputs have been read to their end.
-    /// No variable and no function of ours: the text runs in the user's shell. The background child
-    /// makes a bare `wait` hang, as measured; that of an asynchronous command is one with a `sleep`.
+    ///
+    /// The text runs in the user's shell, and what is measured of the service's wrapper shows there: its variables and
+    /// traps can be seen, a TERM to the shell itself is harmless, a read-only `_ec` hangs the session, and a bare `wait`
+    /// hangs on the background child. That of an asynchronous command is one with a `sleep`.
     pub(super) fn wrapper(&self, status: &Path, builtin: &str) -> String {
         let file = |name: &str| quote(&self.dir.join(name).to_string_lossy());
         let (id, status) = (&self.id, quote(&status.to_string_lossy()));
@@ -136,12 +140,15 @@ impl Command {
             format!(": <{}", file("hold"))
         };
         format!(
-            "( {holder} ) </dev/null >/dev/null 2>&1 & \
+            "trap : EXIT HUP INT TERM\n\
+             dir={dir} log=$dir/output.log sp=$dir/out ep=$dir/err ip=$dir/in\n\
+             ( {holder} ) </dev/null >/dev/null 2>&1 & r1=$! r2=$! ip_pid=$!\n\
              {builtin} printf 'started {id} %s\\n' \"$!\" >{status}\n\
              . {cmd} <{input} >{out} 2>{err}\n\
-             {builtin} printf 'ended {id} %s\\n' \"$?\" >{status}\n\
+             _ec=$? && {builtin} printf 'ended {id} %s\\n' \"$_ec\" >{status}\n\
              {gate} || {gate} || {gate}\n\
              {builtin} printf 'next {id} 0\\n' >{status}\n",
+            dir = quote(&self.dir.to_string_lossy()),
             cmd = file("cmd.sh"),
             out = file("out"),
             err = file("err"),
@@ -166,19 +173,30 @@ impl Command {
         };
         while readers.join_next().await.is_some() {}
         let gate = pipe::OpenOptions::new().read_write(true).open_receiver(self.dir.join("go"));
+        if !self.order.unpublished {
+            self.publish(code);
+        }
+        lock(&self.progress).gate = gate.ok();
+        for name in ["in", "out", "err", "hold"] {
+            let _ = fs::remove_file(self.dir.join(name));
+        }
+    }
+
+    fn publish(&self, code: i32) {
         lock(&self.progress).exit = Exit::BeingWritten;
         let begun = Instant::now();
         while begun.elapsed() < BEING_WRITTEN {
             std::hint::spin_loop();
         }
-        let mut progress = lock(&self.progress);
-        progress.exit = Exit::Known(code);
-        progress.gate = gate.ok();
-        drop(progress);
-        self.finished.notify_waiters();
-        for name in ["in", "out", "err", "hold"] {
-            let _ = fs::remove_file(self.dir.join(name));
-        }
+        lock(&self.progress).exit = Exit::Known(code);
+    }
+
+    /// Where a following that closes early ends: each time elsewhere, and in every run the same.
+    pub(super) fn early_end(&self) -> u64 {
+        let round = self.cut_short.fetch_add(1, Ordering::Relaxed);
+        let mixed = (round + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (mixed ^ (mixed >> 27)) % (self.log.length() + 1)
     }
 
     /// The shell has passed the gate.
@@ -244,7 +262,7 @@ mod tests {
     #[test]
     fn an_exit_code_that_is_being_written_is_an_error_to_who_looks() {
         let dir = tempfile::tempdir().unwrap();
-        let order = Order { text: "true".to_owned(), is_async: true, quiet_input: false };
+        let order = Order { text: "true".to_owned(), is_async: true, quiet_input: false, unpublished: false };
         let command = Command::stillborn(dir.path().join("c"), "c".to_owned(), order).unwrap();
         assert_eq!(command.show().unwrap().get("exitCode"), None);
         lock(&command.progress).exit = Exit::BeingWritten;

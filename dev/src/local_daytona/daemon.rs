@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Extension;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::command::BeingWritten;
@@ -56,7 +56,7 @@ impl Daemon {
         if id.len() > LONGEST_ID {
             // As measured: it fails, and stays registered all the same.
             sessions.insert(id.to_owned(), None);
-            return Err(io::Error::other("mkdir: file name too long").into());
+            return Err(io::Error::other(format!("mkdir {}: file name too long", self.session_dir(id))).into());
         }
         let session = Session::open(&self.environment, id)?;
         sessions.insert(id.to_owned(), Some(session));
@@ -78,8 +78,17 @@ impl Daemon {
         ids
     }
 
+    /// Where a session of this name has its files.
+    pub(super) fn session_dir(&self, id: &str) -> String {
+        self.environment.home.join(".daytona/sessions").join(id).display().to_string()
+    }
+
+    pub(super) fn show_session(&self, id: &str) -> Option<Result<Value, BeingWritten>> {
+        lock(&self.sessions).get(id).map(|session| show(id, session.as_deref()))
+    }
+
     pub(super) fn show_sessions(&self) -> Result<Vec<Value>, BeingWritten> {
-        lock(&self.sessions).values().flatten().map(|session| session.show()).collect()
+        lock(&self.sessions).iter().map(|(id, session)| show(id, session.as_deref())).collect()
     }
 
     /// Deletes a session. When the caller leaves, the grace ends, not the deletion.
@@ -103,4 +112,8 @@ impl Daemon {
             session.lose();
         }
     }
+}
+
+fn show(id: &str, session: Option<&Session>) -> Result<Value, BeingWritten> {
+    session.map_or_else(|| Ok(json!({ "sessionId": id, "commands": [] })), Session::show)
 }

@@ -18,7 +18,7 @@ use tokio::process::Child;
 
 use super::daemon::Daemon;
 use super::daemon::Here;
-use super::problem::Problem;
+use super::problem::{Problem, missing_field};
 use super::processes::{self, Process};
 
 /// How long a background child that holds the output is waited for after the shell has ended.
@@ -44,6 +44,10 @@ struct Running {
 pub(super) async fn execute(Extension(daemon): Here, bytes: Bytes) -> Result<Json<Value>, Problem> {
     let body: Execute = serde_json::from_slice(&bytes)
         .map_err(|error| Problem::daemon_bad_request(format!("invalid request body: {error}")))?;
+    if body.command.is_empty() {
+        let missing = missing_field("ExecuteRequest", "Command");
+        return Err(Problem::daemon_bad_request(format!("invalid request body: {missing}")));
+    }
     if body.command.trim().is_empty() {
         return Err(Problem::daemon_bad_request("command cannot be empty or whitespace-only"));
     }

@@ -77,6 +77,14 @@ pub(super) fn real_path(daemon: &Daemon, path: &str) -> Result<PathBuf, Problem>
     Ok(paths::resolve(&place.root, &place.home, path)?)
 }
 
+/// The real path of something that is there. A link to nowhere is as good as nothing.
+pub(super) fn existing_path(daemon: &Daemon, path: &str) -> Result<PathBuf, Problem> {
+    match daemon.environment.home.join(path).metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_empty() => Err(refused(&error)),
+        _ => real_path(daemon, path),
+    }
+}
+
 fn entry_path(daemon: &Daemon, path: &str) -> Result<PathBuf, Problem> {
     if path.is_empty() {
         return Err(bad_request());
@@ -86,13 +94,13 @@ fn entry_path(daemon: &Daemon, path: &str) -> Result<PathBuf, Problem> {
 }
 
 async fn info(Extension(daemon): Here, Query(at): Query<At>) -> Result<Json<Value>, Problem> {
-    let metadata = fs::metadata(real_path(&daemon, &at.path)?).map_err(|error| refused(&error))?;
+    let metadata = fs::metadata(existing_path(&daemon, &at.path)?).map_err(|error| refused(&error))?;
     Ok(Json(describe(Path::new(&at.path), &metadata)))
 }
 
 /// In the order of the names. A link is shown as what it leads to, and not at all when that is nowhere.
 async fn list(Extension(daemon): Here, Query(at): Query<At>) -> Result<Json<Vec<Value>>, Problem> {
-    let path = real_path(&daemon, if at.path.is_empty() { "." } else { &at.path })?;
+    let path = existing_path(&daemon, if at.path.is_empty() { "." } else { &at.path })?;
     let mut entries: Vec<_> = fs::read_dir(&path).map_err(|error| refused(&error))?.flatten().collect();
     entries.sort_by_key(fs::DirEntry::file_name);
     let described = entries.iter().filter_map(|entry| {
@@ -113,8 +121,7 @@ async fn folder(Extension(daemon): Here, Query(at): Query<At>) -> Result<StatusC
 }
 
 async fn permissions(Extension(daemon): Here, Query(at): Query<At>) -> Result<StatusCode, Problem> {
-    let path = real_path(&daemon, &at.path)?;
-    fs::metadata(&path).map_err(|error| refused(&error))?;
+    let path = existing_path(&daemon, &at.path)?;
     if !at.mode.is_empty() {
         // Set-id bits are ignored.
         let permissions = fs::Permissions::from_mode(octal(&at.mode)? & 0o777);
@@ -156,6 +163,7 @@ async fn rename(Extension(daemon): Here, Query(query): Query<Move>) -> Result<St
 
 async fn remove(Extension(daemon): Here, Query(at): Query<At>) -> Result<StatusCode, Problem> {
     let path = entry_path(&daemon, &at.path)?;
+    path.metadata().map_err(|error| refused(&error))?;
     let metadata = fs::symlink_metadata(&path).map_err(|error| refused(&error))?;
     let removed = match (metadata.is_dir(), at.recursive == "true") {
         (true, false) => return Err(bad_request()),

@@ -30,31 +30,45 @@ const LOOKS: u32 = 50;
 /// How long the other side may take to take its leave.
 const FAREWELL: Duration = Duration::from_secs(1);
 
+/// When a following ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Until {
+    /// With the command.
+    TheEnd,
+    /// At the first end of the log that it meets.
+    AllIsRead,
+    /// At this place of the log, as if it were the end.
+    Place(u64),
+}
+
 /// One reader of a log that may still grow.
 pub(super) struct Follower {
     session: Arc<Session>,
     command: Arc<Command>,
     /// Takes the markers out; absent is the log as it is kept.
     stripper: Option<Stripper>,
-    /// Ends at the first end of the log that it meets.
-    once: bool,
+    until: Until,
     at: u64,
     in_vain: u32,
     looks: Interval,
 }
 
 impl Follower {
-    pub(super) fn new(session: Arc<Session>, command: Arc<Command>, form: Form, once: bool) -> Self {
+    pub(super) fn new(session: Arc<Session>, command: Arc<Command>, form: Form, until: Until) -> Self {
         let mut looks = tokio::time::interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let stripper = (form == Form::Stripped).then(Stripper::default);
-        Self { session, command, stripper, once, at: 0, in_vain: 0, looks }
+        Self { session, command, stripper, until, at: 0, in_vain: 0, looks }
     }
 
     /// The next piece; none when the command ended a while ago or the session is gone. May be dropped and asked again.
     async fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
-            let read = self.command.log.read_at(self.at, PIECE)?;
+            let most = match self.until {
+                Until::Place(place) => usize::try_from(place - self.at).unwrap_or(PIECE).min(PIECE),
+                _ => PIECE,
+            };
+            let read = self.command.log.read_at(self.at, most)?;
             if !read.is_empty() {
                 self.at += read.len() as u64;
                 self.in_vain = 0;
@@ -68,7 +82,7 @@ impl Follower {
                 }
                 return Ok(Some(piece));
             }
-            if self.once {
+            if self.until != Until::TheEnd {
                 return Ok(None);
             }
             if self.in_vain >= LOOKS {
@@ -99,7 +113,7 @@ pub(super) fn upgrade(
     bonds: Bonds,
 ) -> Response {
     let Ok(upgrade) = asked else {
-        let version = [(header::SEC_WEBSOCKET_VERSION, "13")];
+        let version = [(header::SEC_WEBSOCKET_VERSION, "13"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
         return (StatusCode::BAD_REQUEST, version, "Bad Request\n").into_response();
     };
     let upgrade = match version_protocol(headers) {

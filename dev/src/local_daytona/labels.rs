@@ -86,6 +86,10 @@ impl Log {
         Ok(())
     }
 
+    pub(super) fn length(&self) -> u64 {
+        lock(&self.state).length
+    }
+
     /// The whole log, markers included.
     pub(super) fn read(&self) -> io::Result<Vec<u8>> {
         self.read_at(0, usize::MAX)

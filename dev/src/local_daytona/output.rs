@@ -22,7 +22,7 @@ pub(super) enum Form {
 
 impl Form {
     pub(super) fn asked(headers: &HeaderMap) -> Self {
-        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let header = |name: &str| headers.get(name)?.to_str().ok().filter(|value| !value.is_empty());
         let said =
             header("X-Daytona-SDK-Version").or_else(|| version_protocol(headers)?.strip_prefix(VERSION_PROTOCOL));
         match said.map(version) {
@@ -149,10 +149,12 @@ mod tests {
         for version in ["0.167.0", "0.226.1", "v0.226.1", "0.0.0-dev", "1.0.0"] {
             assert_eq!(form("x-daytona-sdk-version", version), Form::Split, "{version}");
         }
-        for version in ["0.27.0", "0.166.9", "garbage", ""] {
+        for version in ["0.27.0", "0.166.9", "garbage"] {
             assert_eq!(form("x-daytona-sdk-version", version), Form::Raw, "{version}");
         }
-        assert_eq!(form("x-daytona-sdk-version", "0.26.5"), Form::Stripped);
+        for version in ["0.26.5", ""] {
+            assert_eq!(form("x-daytona-sdk-version", version), Form::Stripped, "{version}");
+        }
     }
 
     #[test]

@@ -38,6 +38,8 @@ impl Problem {
     }
 
     pub(super) fn invalid_body(why: impl std::fmt::Display) -> Self {
+        let why = why.to_string();
+        let why = if why.starts_with("EOF ") { "EOF" } else { &why };
         Self::Daemon(StatusCode::BAD_REQUEST, "INVALID_REQUEST_BODY", format!("invalid body request: {why}"))
     }
 
@@ -85,6 +87,11 @@ impl Problem {
         };
         (status, [(header::CONTENT_TYPE, "application/json")], Body::from(body.to_string())).into_response()
     }
+}
+
+/// In the words of the daemon's validator.
+pub(super) fn missing_field(kind: &str, field: &str) -> String {
+    format!("Key: '{kind}.{field}' Error:Field validation for '{field}' failed on the 'required' tag")
 }
 
 impl IntoResponse for Problem {

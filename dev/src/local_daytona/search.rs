@@ -83,9 +83,13 @@ struct Replace {
 
 async fn replace(Extension(daemon): Here, bytes: axum::body::Bytes) -> Result<Json<Vec<Value>>, Problem> {
     let body: Replace = serde_json::from_slice(&bytes).map_err(|_| Problem::Empty(StatusCode::BAD_REQUEST))?;
+    if body.pattern.is_empty() {
+        return Err(Problem::Empty(StatusCode::BAD_REQUEST));
+    }
     let replaced = body.files.iter().map(|file| {
         let real = real_path(&daemon, file).map_err(|_| format!("open {file}: no such file or directory"))?;
-        let content = fs::read(&real).map_err(|error| format!("open {file}: {}", reason(&error)))?;
+        let doing = if real.is_dir() { "read" } else { "open" };
+        let content = fs::read(&real).map_err(|error| format!("{doing} {file}: {}", reason(&error)))?;
         let content = String::from_utf8_lossy(&content).replace(&body.pattern, &body.new_value);
         fs::write(&real, content).map_err(|error| format!("open {file}: {}", reason(&error)))
     });

@@ -50,10 +50,10 @@ pub(super) struct Session {
     inside: Mutex<Inside>,
     /// Told when a command ends and when the shell does.
     moved: Notify,
-    /// Its deletion has begun.
-    pub(super) cancelled: CancellationToken,
-    /// Its deletion is done.
+    /// Its deletion is done, or its daemon gone.
     pub(super) gone: CancellationToken,
+    /// Its deletion has begun.
+    closing: AtomicBool,
     /// A finished command has left its `sleep` behind.
     leaked: AtomicBool,
 }
@@ -93,8 +93,8 @@ impl Session {
             input: tokio::sync::Mutex::new(input),
             inside: Mutex::default(),
             moved: Notify::new(),
-            cancelled: CancellationToken::new(),
             gone: CancellationToken::new(),
+            closing: AtomicBool::new(false),
             leaked: AtomicBool::new(false),
         });
         tokio::spawn(Arc::clone(&session).follow(child, status));
@@ -103,19 +103,17 @@ impl Session {
 
     /// Hands a command to the shell. It runs when all before it have ended.
     pub(super) async fn exec(&self, order: Order) -> Result<Arc<Command>, ExecError> {
-        if self.cancelled.is_cancelled() {
+        if self.gone.is_cancelled() {
             return Err(ExecError::Cancelled);
         }
         let mut input = self.input.lock().await;
         self.room_in_the_queue().await?;
-        let id = Uuid::new_v4().to_string();
-        let dir = self.environment.inside(&self.dir.join(&id))?;
         if lock(&self.inside).dead.is_some() {
             // It is listed all the same.
-            let command = Arc::new(Command::stillborn(dir, id.clone(), order)?);
-            lock(&self.inside).commands.insert(id, Arc::clone(&command));
-            return self.after_death(command);
+            return self.after_death(self.list_only(order)?);
         }
+        let id = Uuid::new_v4().to_string();
+        let dir = self.environment.inside(&self.dir.join(&id))?;
         let labelling = self.environment.shell.labelling;
         let command = Command::prepare(dir, id.clone(), order, labelling, &self.gone)?;
         {
@@ -133,6 +131,26 @@ impl Session {
             Ok(()) => Ok(command),
             Err(_) => self.after_death(command),
         }
+    }
+
+    /// Kills the shell, and takes the command as if nobody had noticed: it never runs.
+    pub(super) async fn exec_in_dead_shell(&self, order: Order) -> Result<Arc<Command>, ExecError> {
+        processes::signal(&self.shell, Signal::KILL);
+        loop {
+            let moved = self.moved.notified();
+            if lock(&self.inside).dead.is_some() {
+                return self.list_only(order);
+            }
+            moved.await;
+        }
+    }
+
+    fn list_only(&self, order: Order) -> Result<Arc<Command>, ExecError> {
+        let id = Uuid::new_v4().to_string();
+        let dir = self.environment.inside(&self.dir.join(&id))?;
+        let command = Arc::new(Command::stillborn(dir, id.clone(), order)?);
+        lock(&self.inside).commands.insert(id, Arc::clone(&command));
+        Ok(command)
     }
 
     /// zsh that ended in an asynchronous command: something left over still holds its pipe, so that
@@ -157,13 +175,12 @@ impl Session {
         Ok(json!({ "sessionId": self.id, "commands": commands? }))
     }
 
-    /// Asks the shell, its group and its descendants to end; kills what is left of them after
-    /// `grace`, or at once when `hurry` says so. A process in a session of its own may survive.
+    /// Asks the shell, its group and its descendants to end. When its children are gone the shell itself is killed; when
+    /// they are not after `grace`, or when `hurry` says so, its group. A process in a session of its own may survive.
     pub(super) async fn close(&self, grace: Duration, hurry: &CancellationToken) {
-        self.cancelled.cancel();
-        let asked = processes::group_and_descendants(self.shell.pid);
-        for process in &asked {
-            processes::signal(process, Signal::TERM);
+        self.closing.store(true, Ordering::Relaxed);
+        for process in processes::group_and_descendants(self.shell.pid) {
+            processes::signal(&process, Signal::TERM);
         }
         let deadline = Instant::now() + grace;
         let step = Duration::from_millis(100).min(grace);
@@ -172,12 +189,19 @@ impl Session {
                 () = tokio::time::sleep(step) => {}
                 () = hurry.cancelled() => break,
             }
-            if !asked.iter().any(processes::is_alive) || Instant::now() >= deadline {
+            if !self.has_children() || Instant::now() >= deadline {
                 break;
             }
         }
-        for process in processes::group_and_descendants(self.shell.pid) {
-            processes::signal(&process, Signal::KILL);
+        if self.has_children() {
+            for process in processes::descendants_in_group(self.shell.pid) {
+                processes::signal(&process, Signal::KILL);
+            }
+        } else {
+            processes::signal(&self.shell, Signal::KILL);
+        }
+        while processes::is_alive(&self.shell) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
         self.environment.processes.reap();
         self.gone.cancel();
@@ -186,9 +210,12 @@ impl Session {
         }
     }
 
+    fn has_children(&self) -> bool {
+        processes::descendants(self.shell.pid).iter().any(processes::is_alive)
+    }
+
     /// A session whose daemon is gone: nobody reads from it any more.
     pub(super) fn lose(&self) {
-        self.cancelled.cancel();
         self.gone.cancel();
     }
 
@@ -203,7 +230,7 @@ impl Session {
             }
             tokio::select! {
                 () = moved => {}
-                () = self.cancelled.cancelled() => return Err(ExecError::Cancelled),
+                () = self.gone.cancelled() => return Err(ExecError::Cancelled),
             }
         }
     }
@@ -254,6 +281,8 @@ impl Session {
                 let holder = processes::descendant(number).filter(|it| it.parent == self.shell.pid);
                 command.started(holder);
             }
+            // As measured: of a command that ends by the deletion only zsh still tells how.
+            "ended" if self.closing.load(Ordering::Relaxed) && self.environment.shell.kind != ShellKind::Zsh => {}
             "ended" => {
                 self.end_holder(&command);
                 let session = Arc::clone(self);

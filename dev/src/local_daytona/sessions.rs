@@ -13,12 +13,14 @@ use axum::{Extension, Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::faults::Mode;
+
 use super::calls::Subject;
 use super::command::{BeingWritten, Command, Order};
 use super::daemon::{Daemon, Here, OpenError};
-use super::follow::{self, Bonds, Follower};
+use super::follow::{self, Bonds, Follower, Until};
 use super::output::{Form, split, strip, text};
-use super::problem::Problem;
+use super::problem::{Problem, missing_field};
 use super::session::{ExecError, Session};
 use super::toolbox::Open;
 
@@ -42,6 +44,7 @@ pub(super) fn router() -> Router {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct OpenSession {
+    #[serde(default)]
     session_id: String,
 }
 
@@ -49,7 +52,7 @@ async fn open_session(Extension(daemon): Here, bytes: Bytes) -> Result<Response,
     let body: OpenSession = serde_json::from_slice(&bytes).map_err(Problem::invalid_body)?;
     let id = body.session_id;
     if id.is_empty() {
-        return Err(Problem::invalid_body("sessionId is required"));
+        return Err(Problem::invalid_body(missing_field("CreateSessionRequest", "SessionId")));
     }
     if id == ENTRYPOINT {
         let message = "provided session ID is reserved and cannot be created/overridden";
@@ -60,7 +63,7 @@ async fn open_session(Extension(daemon): Here, bytes: Bytes) -> Result<Response,
             Problem::Daemon(StatusCode::CONFLICT, "CONFLICT", "conflict: session already exists".to_owned())
         }
         OpenError::Gone => Problem::Empty(StatusCode::BAD_GATEWAY),
-        OpenError::Io(error) => Problem::Unclassified(format!("failed to create session: {error}")),
+        OpenError::Io(error) => Problem::Unclassified(error.to_string()),
     })?;
     let mut response = StatusCode::CREATED.into_response();
     response.extensions_mut().insert(Subject::Session(id));
@@ -72,13 +75,14 @@ async fn list_sessions(Extension(daemon): Here) -> Result<Json<Vec<Value>>, Prob
 }
 
 async fn read_session(Extension(daemon): Here, Path((_, id)): Path<(String, String)>) -> Result<Json<Value>, Problem> {
-    Ok(Json(session(&daemon, &id)?.show()?))
+    Ok(Json(daemon.show_session(&id).ok_or_else(Problem::no_session)??))
 }
 
 async fn close_session(Extension(daemon): Here, Path((_, id)): Path<(String, String)>) -> Result<StatusCode, Problem> {
     not_entrypoint(&id, "can't delete entrypoint session")?;
     if daemon.is_broken(&id) {
-        return Err(Problem::daemon_bad_request("cannot delete this session"));
+        let dir = daemon.session_dir(&id);
+        return Err(Problem::daemon_bad_request(format!("unlinkat {dir}: file name too long")));
     }
     daemon.close_session(session(&daemon, &id)?).await;
     Ok(StatusCode::NO_CONTENT)
@@ -100,6 +104,7 @@ struct Exec {
 async fn exec(
     Extension(daemon): Here,
     Path((_, id)): Path<(String, String)>,
+    mode: Option<Extension<Mode>>,
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Response, Problem> {
@@ -112,8 +117,15 @@ async fn exec(
     let failed = |why: String| Problem::Unclassified(format!("failed to execute command: {why}"));
     let session = daemon.session(&id).ok_or_else(|| failed("not found: session not found".to_owned()))?;
     let is_async = body.run_async || body.old_async;
-    let order = Order { text: body.command, is_async, quiet_input: body.suppress_input_echo };
-    let command = session.exec(order).await.map_err(|error| failed(error.to_string()))?;
+    let order = Order {
+        text: body.command,
+        is_async,
+        quiet_input: body.suppress_input_echo,
+        unpublished: is(mode.as_ref(), Mode::ExitCodeNeverPublished),
+    };
+    let dead = is(mode.as_ref(), Mode::DeadShell);
+    let accepted = if dead { session.exec_in_dead_shell(order).await } else { session.exec(order).await };
+    let command = accepted.map_err(|error| failed(error.to_string()))?;
     if is_async {
         let answer = json!({
             "cmdId": command.id, "output": null, "stdout": null, "stderr": null, "exitCode": null,
@@ -141,7 +153,7 @@ async fn outcome(session: &Session, command: &Command) -> Result<i32, ExecError>
     loop {
         tokio::select! {
             () = tokio::time::sleep(SYNC_POLL) => {}
-            () = session.cancelled.cancelled() => return Err(ExecError::Cancelled),
+            () = session.gone.cancelled() => return Err(ExecError::Cancelled),
         }
         if let Some(code) = command.exit_code()? {
             let _ = command.show();
@@ -168,6 +180,7 @@ async fn read_logs(
     Path((_, id, command)): Path<(String, String, String)>,
     Query(query): Query<Follow>,
     open: Option<Extension<Arc<Open>>>,
+    mode: Option<Extension<Mode>>,
     headers: HeaderMap,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
@@ -176,6 +189,12 @@ async fn read_logs(
     if !follows && !upgrades {
         return read_log(&*find_command(&daemon, &id, &command)?, Form::asked(&headers));
     }
+    let early = is(mode.as_ref(), Mode::FollowClosesEarly);
+    let until = |command: &Command| match (early, follows) {
+        (true, _) => Until::Place(command.early_end()),
+        (false, true) => Until::TheEnd,
+        (false, false) => Until::AllIsRead,
+    };
     let bonds = Bonds { _open: open.map(|Extension(open)| open), lost: daemon.lost.clone() };
     let found = session(&daemon, &id).and_then(|session| {
         let command = session.command(&command).ok_or_else(Problem::no_command)?;
@@ -183,13 +202,15 @@ async fn read_logs(
     });
     if upgrades {
         let (session, command) = found?;
-        let follower = Follower::new(session, command, Form::asked(&headers), !follows);
+        let until = until(&command);
+        let follower = Follower::new(session, command, Form::asked(&headers), until);
         return Ok(follow::upgrade(upgrade, &headers, follower, bonds));
     }
     // The runner is told no more than that the handshake failed.
     let (session, command) = found
         .map_err(|_| Problem::daemon_bad_request("failed to create outgoing request: websocket: bad handshake"))?;
-    Ok(follow::stream(Follower::new(session, command, Form::Stripped, false), bonds))
+    let until = until(&command);
+    Ok(follow::stream(Follower::new(session, command, Form::Stripped, until), bonds))
 }
 
 fn read_log(command: &Command, form: Form) -> Result<Response, Problem> {
@@ -218,6 +239,7 @@ impl From<BeingWritten> for Problem {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Input {
+    #[serde(default)]
     data: String,
 }
 
@@ -229,7 +251,7 @@ async fn give_input(
     not_entrypoint(&id, "can't send input to entrypoint session")?;
     let body: Input = serde_json::from_slice(&bytes).map_err(Problem::invalid_body)?;
     if body.data.is_empty() {
-        return Err(Problem::invalid_body("data is required"));
+        return Err(Problem::invalid_body(missing_field("SessionSendInputRequest", "Data")));
     }
     let command = find_command(&daemon, &id, &command)?;
     let pipe = command.input().map_err(|shown| match shown {
@@ -262,6 +284,10 @@ async fn give_input(
 fn internal(message: &str) -> Problem {
     let message = format!("internal server error: {message}");
     Problem::Daemon(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_SERVER_ERROR", message)
+}
+
+fn is(mode: Option<&Extension<Mode>>, wanted: Mode) -> bool {
+    mode.is_some_and(|Extension(mode)| *mode == wanted)
 }
 
 fn not_entrypoint(id: &str, message: &str) -> Result<(), Problem> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, OriginalUri, Request, State};
-use axum::http::{Method, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -14,11 +14,16 @@ use serde_json::{Map, Value, json};
 use tower::ServiceExt;
 use uuid::Uuid;
 
+use crate::faults::Mode;
+
 use super::control::has_key;
 use super::daemon::Here;
 use super::problem::Problem;
 use super::service::{Entry, Service};
 use super::{bulk, code_run, execute, files, ports, search, sessions, transfer};
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const JSON_UTF_8: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
 
 /// A method that nothing serves, to ask whether a path is known.
 const PROBE: &[u8] = b"PROBE";
@@ -44,7 +49,12 @@ pub(super) fn router(service: &Arc<Service>) -> Router {
         .layer(DefaultBodyLimit::disable());
     let front = Front { service: Arc::clone(service), routes: routes.clone() };
     let routes = routes.layer(middleware::from_fn_with_state(front, proxy));
-    Router::new().nest("/toolbox/{sandbox}", routes)
+    // Which methods a path has is told to nobody.
+    let silent = ServiceExt::<Request>::map_response(routes, |mut response: Response| {
+        response.headers_mut().remove(header::ALLOW);
+        response
+    });
+    Router::new().nest_service("/toolbox/{sandbox}", silent)
 }
 
 /// What stands before the routes.
@@ -98,6 +108,11 @@ async fn proxy(
     if let Some(open) = &open {
         request.extensions_mut().insert(Arc::clone(open));
     }
+    if request.extensions().get() == Some(&Mode::DaemonKilled) {
+        // That it is gone by now is all the same to the caller.
+        let _ = service.restart_daemon(&sandbox).await;
+        return StatusCode::BAD_GATEWAY.into_response();
+    }
     request.extensions_mut().insert(Arc::clone(&daemon));
     request.extensions_mut().insert(service.clock.now());
     tokio::select! {
@@ -131,6 +146,10 @@ async fn answer(front: &Front, sandbox: &str, request: Request, next: Next) -> R
             response
         }
     };
+    // Only refusals come without the character set.
+    if response.status().is_success() && response.headers().get(header::CONTENT_TYPE) == Some(&JSON) {
+        response.headers_mut().insert(header::CONTENT_TYPE, JSON_UTF_8);
+    }
     if let Ok(id) = Uuid::new_v4().to_string().parse() {
         response.headers_mut().insert("X-Request-Id", id);
     }

@@ -17,7 +17,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::daemon::Daemon;
 use super::daemon::Here;
-use super::files::{At, bad_request, real_path, refused};
+use super::files::{At, bad_request, existing_path, real_path, refused};
 use super::problem::Problem;
 
 /// Of directories that an upload makes on its way; a bulk upload makes them 0755.
@@ -79,7 +79,7 @@ async fn create(path: &Path) -> Result<fs::File, Problem> {
 }
 
 async fn download(Extension(daemon): Here, Query(at): Query<At>, headers: HeaderMap) -> Result<Response, Problem> {
-    let path = real_path(&daemon, &at.path)?;
+    let path = existing_path(&daemon, &at.path)?;
     let content = read(&path).await.map_err(|error| refused(&error))?;
     let wanted = headers.get(header::RANGE).and_then(|value| value.to_str().ok());
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -102,10 +102,16 @@ async fn download(Extension(daemon): Here, Query(at): Query<At>, headers: Header
             Ok((StatusCode::PARTIAL_CONTENT, kind, [(header::CONTENT_RANGE, range)], body).into_response())
         }
         Some(Part::Beyond) => {
-            let range = format!("bytes */{total}");
-            Ok((StatusCode::RANGE_NOT_SATISFIABLE, [(header::CONTENT_RANGE, range)]).into_response())
+            let range = [(header::CONTENT_RANGE, format!("bytes */{total}"))];
+            Ok((range, unsatisfiable("invalid range: failed to overlap\n")).into_response())
         }
+        Some(Part::Malformed) => Ok(unsatisfiable("invalid range\n")),
     }
+}
+
+fn unsatisfiable(why: &'static str) -> Response {
+    let sniffing = [(header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    (StatusCode::RANGE_NOT_SATISFIABLE, sniffing, why).into_response()
 }
 
 /// The name of a file for a header, plain and for who can read all letters.
@@ -143,21 +149,24 @@ enum Part {
     Whole,
     Between(usize, usize),
     Beyond,
+    Malformed,
 }
 
-/// One range; several or malformed ones are ignored, as the standard allows.
+/// One range; several are ignored, as the standard allows, and so is any of an empty file.
 fn part(range: &str, total: usize) -> Part {
-    let Some((first, last)) = range.strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
+    let Some(range) = range.strip_prefix("bytes=") else { return Part::Malformed };
+    if range.contains(',') || total == 0 {
         return Part::Whole;
-    };
+    }
+    let Some((first, last)) = range.split_once('-') else { return Part::Malformed };
     let end = total.saturating_sub(1);
     let (first, last) = match (first.trim().parse::<usize>(), last.trim().parse::<usize>()) {
-        (Ok(first), Ok(last)) if first > last => return Part::Whole,
+        (Ok(first), Ok(last)) if first > last => return Part::Malformed,
         (Ok(first), Ok(last)) => (first, last.min(end)),
         (Ok(first), Err(_)) if last.trim().is_empty() => (first, end),
         (Err(_), Ok(0)) if first.is_empty() => return Part::Beyond,
         (Err(_), Ok(suffix)) if first.is_empty() => (total.saturating_sub(suffix), end),
-        _ => return Part::Whole,
+        _ => return Part::Malformed,
     };
     if first >= total { Part::Beyond } else { Part::Between(first, last) }
 }
@@ -167,15 +176,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_read_as_the_standard_says() {
+    fn ranges_are_read_as_the_daemon_reads_them() {
         assert_eq!(part("bytes=0-3", 10), Part::Between(0, 3));
         assert_eq!(part("bytes=8-99", 10), Part::Between(8, 9));
         assert_eq!(part("bytes=4-", 10), Part::Between(4, 9));
         assert_eq!(part("bytes=-4", 10), Part::Between(6, 9));
         assert_eq!(part("bytes=-40", 10), Part::Between(0, 9));
         assert_eq!(part("bytes=10-", 10), Part::Beyond);
-        assert_eq!(part("bytes=0-", 0), Part::Beyond);
+        assert_eq!(part("bytes=0-", 0), Part::Whole);
         assert_eq!(part("bytes=0-1,3-4", 10), Part::Whole);
-        assert_eq!(part("lines=1", 10), Part::Whole);
+        for malformed in ["lines=1", "bytes=4", "bytes=4-2", "bytes=x-", "bytes=-"] {
+            assert_eq!(part(malformed, 10), Part::Malformed, "{malformed}");
+        }
     }
 }

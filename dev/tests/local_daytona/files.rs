@@ -106,6 +106,10 @@ async fn large_files_go_at_once_and_come_back_in_pieces() {
     assert_eq!((rest.0, rest.2.as_slice()), (206, &long[1_048_570..]));
     let beyond = part("base/in/script", "bytes=1048576-").await;
     assert_eq!((beyond.0, beyond.1.as_str()), (416, "bytes */1048576"));
+    let malformed = part("base/in/script", "bytes=4-2").await;
+    assert_eq!((malformed.0, malformed.2.as_slice()), (416, b"invalid range\n".as_slice()));
+    sandbox.execute(": >base/empty").await;
+    assert_eq!(part("base/empty", "bytes=0-").await, (200, String::new(), Vec::new()), "of nothing all is given");
     // A file that grew is replaced whole, and keeps the mode that it was given.
     sandbox.execute("chmod 600 base/in/script").await;
     let short: [(&str, Option<&str>, &[u8]); 2] =
@@ -190,6 +194,8 @@ async fn a_file_is_described_in_full() {
     let list = sandbox.get("/files").await.json();
     let names: Vec<_> = list.as_array().unwrap().iter().map(|file| file["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["d", "f", "l"], "sorted, and without the link to nowhere");
+    assert_eq!(sandbox.get("/files/info?path=n").await.status, 404);
+    assert_eq!(sandbox.call(Method::DELETE, "/files?path=n", Value::Null).await.status, 404);
     assert_eq!(sandbox.get("/files?path=f").await.status, 400);
     assert_eq!(sandbox.get("/files?path=none").await.status, 404);
 }

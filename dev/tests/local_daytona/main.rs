@@ -4,6 +4,7 @@
 mod faults;
 mod files;
 mod follow;
+mod modes;
 mod one_shot;
 mod output;
 mod routes;

@@ -88,3 +88,13 @@ async fn many_run_at_once_and_bytes_pass() {
     assert_eq!(result, "a\0b\u{fffd}");
     assert_eq!(sandbox.execute("head -c 3000000 /dev/zero | tr '\\0' x").await.1.len(), 3_000_000);
 }
+
+#[tokio::test]
+async fn a_child_in_a_session_of_its_own_delays_the_timeout() {
+    let server = Server::bash().await;
+    let sandbox = server.sandbox().await;
+    let started = Instant::now();
+    let body = json!({ "command": "setsid sleep 3 & sleep 1000", "timeout": 1 });
+    assert_eq!(sandbox.post("/process/execute", body).await.status, 408);
+    assert!(started.elapsed() >= Duration::from_secs(3), "it holds the output");
+}

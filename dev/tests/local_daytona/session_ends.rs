@@ -190,3 +190,132 @@ async fn a_session_survives_what_stays_in_a_child() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_term_to_the_shell_itself_is_harmless() {
+    for server in Server::of_each_shell().await {
+        let sandbox = server.sandbox().await;
+        sandbox.open("s").await;
+        for script in ["kill $$; echo survived", "sh -c 'kill $PPID'; echo survived"] {
+            assert_eq!(sandbox.exec("s", script).await.json()["output"], "survived\n", "{} {script}", server.shell);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_variables_of_the_wrapper_are_the_users() {
+    for server in Server::of_each_shell().await {
+        let sandbox = server.sandbox().await;
+        sandbox.open("s").await;
+        let shown = sandbox.exec("s", "(exit 7)").await.json();
+        let leak = "echo $_ec; echo $log; for x in $dir $sp $ep $ip $r1 $r2 $ip_pid; do echo x; done | wc -l";
+        let lines = sandbox.exec("s", leak).await.json()["output"].as_str().unwrap().to_owned();
+        let lines: Vec<_> = lines.lines().map(str::trim).collect();
+        assert_eq!((shown["exitCode"].as_i64(), lines[0], lines[2]), (Some(7), "7", "7"), "{}", server.shell);
+        assert!(lines[1].ends_with("/output.log"));
+    }
+    for shell in ["zsh", "bash"] {
+        let server = Server::start(shell, |_| {}).await;
+        let sandbox = server.sandbox().await;
+        sandbox.open("s").await;
+        let hung = sandbox.submit("s", "readonly _ec=1; echo said").await;
+        let queued = sandbox.submit("s", "echo x >ran").await;
+        until("it has spoken", async || sandbox.log("s", &hung).await == "said\n").await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(sandbox.exit_code("s", &hung).await, None, "{shell}");
+        assert_eq!(sandbox.exit_code("s", &queued).await, None, "{shell}");
+    }
+}
+
+const STUBBORN: &str = "trap \"\" TERM; echo up; while :; do sleep 0.05; done";
+
+#[tokio::test]
+async fn a_session_stays_as_it_is_until_its_deletion_is_done() {
+    let grace = Duration::from_secs(3);
+    let server = Server::start("bash", |launch| launch.session_grace = Some(grace)).await;
+    let sandbox = server.sandbox().await;
+    sandbox.open("s").await;
+    let command = sandbox.submit("s", &format!("sh -c '{STUBBORN}'")).await;
+    until("it runs", async || sandbox.log("s", &command).await == "up\n").await;
+    let during = async {
+        until("the deletion begins", async || {
+            server.daytona.calls().await.unwrap().iter().any(|call| call.method == "DELETE")
+        })
+        .await;
+        assert_eq!(sandbox.get("/process/session/s").await.status, 200);
+        assert_eq!(sandbox.post("/process/session", json!({ "sessionId": "s" })).await.status, 409);
+        assert_eq!(sandbox.submission("s", "true").await.status, 202);
+        sandbox.exec("s", "true").await
+    };
+    let (closed, waiting) = tokio::join!(sandbox.close("s"), during);
+    let message = "failed to execute command: bad request: session cancelled";
+    assert_eq!((closed.status, waiting.status, waiting.json()["message"].as_str()), (204, 500, Some(message)));
+}
+
+#[tokio::test]
+async fn a_stubborn_child_in_a_session_of_its_own_survives_the_deletion() {
+    let grace = Duration::from_millis(300);
+    let server = Server::start("bash", |launch| launch.session_grace = Some(grace)).await;
+    let sandbox = server.sandbox().await;
+    sandbox.open("s").await;
+    let command = sandbox.submit("s", &format!("setsid sh -c '{STUBBORN}'")).await;
+    until("it runs", async || sandbox.log("s", &command).await == "up\n").await;
+    let started = Instant::now();
+    assert_eq!(sandbox.close("s").await.status, 204);
+    assert!(started.elapsed() >= grace);
+    assert_eq!(sandbox.get("/process/session").await.json(), json!([]));
+    assert!(sandbox.processes().await > 0);
+}
+
+/// A deletion that comes to its end late removes whatever has the name by then; the shell of that stays.
+#[tokio::test]
+async fn overlapping_deletions_take_a_newcomer_of_the_same_name_with_them() {
+    let server = Server::bash().await;
+    let sandbox = server.sandbox().await;
+    eventually("a newcomer is taken", async || {
+        sandbox.open("s").await;
+        let command = sandbox.submit("s", &format!("sh -c '{STUBBORN}'")).await;
+        until("it runs", async || sandbox.log("s", &command).await == "up\n").await;
+        let newcomer = async {
+            until("both deletions run", async || {
+                let calls = server.daytona.calls().await.unwrap();
+                calls.iter().filter(|call| call.method == "DELETE" && call.status.is_none()).count() == 2
+            })
+            .await;
+            // One caller leaves: its deletion is done at once, and the other notices at its next look.
+            "left"
+        };
+        let late = async {
+            tokio::select! {
+                _ = sandbox.close("s") => panic!("it was to take the whole grace"),
+                _ = newcomer => {}
+            }
+            until("the name is free", async || {
+                sandbox.post("/process/session", json!({ "sessionId": "s" })).await.status == 201
+            })
+            .await;
+        };
+        let (closed, ()) = tokio::join!(sandbox.close("s"), late);
+        assert_eq!(closed.status, 204);
+        let gone = sandbox.get("/process/session/s").await.status == 404;
+        if !gone {
+            sandbox.close("s").await;
+        }
+        (gone && sandbox.processes().await > 0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_new_daemon_knows_no_command_of_the_old_one() {
+    let server = Server::bash().await;
+    let sandbox = server.sandbox().await;
+    sandbox.open("s").await;
+    let old = sandbox.submit("s", "echo kept").await;
+    sandbox.finished("s", &old).await;
+    server.daytona.restart_daemon(&sandbox.id).await.unwrap();
+    assert_eq!(sandbox.record("s", &old).await.json()["message"], "not found: session not found");
+    sandbox.open("s").await;
+    assert_eq!(sandbox.record("s", &old).await.json()["message"], "not found: command not found");
+    assert_eq!(sandbox.execute("cat .daytona/sessions/s/*/output.log").await.1, "\u{1}\u{1}\u{1}kept\n");
+}

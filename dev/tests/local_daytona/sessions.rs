@@ -141,6 +141,10 @@ async fn what_is_unknown_is_refused_as_measured() {
     let long = json!({ "sessionId": "x".repeat(256) });
     assert_eq!(sandbox.post("/process/session", long.clone()).await.status, 500);
     assert_eq!(sandbox.post("/process/session", long).await.status, 409);
+    let path = format!("/process/session/{}", "x".repeat(256));
+    assert_eq!(sandbox.get(&path).await.json()["commands"], json!([]), "registered all the same");
+    assert_eq!(sandbox.call(Method::DELETE, &path, json!({})).await.status, 400);
+    assert_eq!(sandbox.get(&path).await.status, 200);
     assert_eq!(sandbox.get("/nothing").await.text(), "404 page not found");
 }
 
@@ -212,4 +216,71 @@ async fn a_long_text_is_taken() {
     sandbox.open("s").await;
     let text = format!(": '{}'; echo through", "x".repeat(5_000_000));
     assert_eq!(sandbox.exec("s", &text).await.json()["output"], "through\n");
+}
+
+#[tokio::test]
+async fn any_id_is_taken_but_one_with_a_slash_is_never_found_again() {
+    let server = Server::bash().await;
+    let sandbox = server.sandbox().await;
+    let outside = sandbox.report().await.unwrap().dir.join("../..");
+    let before = std::fs::read_dir(&outside).unwrap().count();
+    for id in ["a/b", "../../../../../../escaped", "..", "/etc", "with blank"] {
+        let opened = sandbox.post("/process/session", json!({ "sessionId": id })).await;
+        assert_eq!(opened.status, 201, "{id}");
+        let listed = sandbox.get("/process/session").await.json();
+        assert!(listed.as_array().unwrap().iter().any(|session| session["sessionId"] == id));
+    }
+    for path in ["a%2Fb", "a%2fb", "..%2F..%2F..%2F..%2F..%2F..%2Fescaped", "a/b"] {
+        let answer = sandbox.get(&format!("/process/session/{path}")).await;
+        assert_eq!((answer.status, answer.text().as_str()), (404, "404 page not found"), "{path}");
+    }
+    assert_eq!(sandbox.exec("with%20blank", "echo hi").await.json()["output"], "hi\n");
+    assert_eq!(std::fs::read_dir(&outside).unwrap().count(), before, "nothing is written out of the sandbox");
+    assert!(!outside.join("escaped").exists());
+}
+
+#[tokio::test]
+async fn input_is_refused_where_none_can_be_taken() {
+    let server = Server::bash().await;
+    let sandbox = server.sandbox().await;
+    sandbox.open("s").await;
+    let give = async |command: &str, data: &str| {
+        let path = format!("/process/session/s/command/{command}/input");
+        sandbox.post(&path, json!({ "data": data })).await
+    };
+    let over = sandbox.submit("s", "true").await;
+    let running = sandbox.submit("s", "mkfifo go; cat go").await;
+    let queued = sandbox.submit("s", "true").await;
+    until("the second runs", async || sandbox.execute("test -p go").await.0 == 0).await;
+    for command in [&over, &queued] {
+        let refused = give(command, "x").await;
+        assert_eq!((refused.status, &refused.json()["code"]), (500, &json!("INTERNAL_SERVER_ERROR")));
+        let message = refused.json()["message"].as_str().unwrap().to_owned();
+        assert!(message.contains("failed to open input pipe") && message.ends_with("no such file or directory"));
+    }
+    assert_eq!(sandbox.exit_code("s", &over).await, Some(0));
+    let refused = give(&over, "x").await;
+    let message = "gone: command has already completed with exit code 0";
+    assert_eq!((refused.status, refused.json()["message"].as_str()), (410, Some(message)));
+    assert_eq!(give(&running, "").await.json()["code"], "INVALID_REQUEST_BODY");
+    assert_eq!((give("none", "x").await.status, give(&running, "x").await.status), (404, 204));
+    let other = sandbox.post("/process/session/none/command/x/input", json!({ "data": "x" })).await;
+    assert_eq!(other.status, 404);
+}
+
+#[tokio::test]
+async fn there_is_no_entrypoint_session_and_none_can_be_made() {
+    let server = Server::bash().await;
+    let sandbox = server.sandbox().await;
+    for path in ["/process/session/entrypoint", "/process/session/entrypoint/logs"] {
+        let answer = sandbox.get(path).await;
+        assert_eq!((answer.status, &answer.json()["message"]), (404, &json!("not found: session not found")));
+    }
+    let exec = "/process/session/entrypoint/exec";
+    let input = "/process/session/entrypoint/command/x/input";
+    for (path, body) in [(exec, json!({ "command": "true" })), (input, json!({ "data": "x" }))] {
+        let refused = sandbox.post(path, body).await;
+        assert_eq!((refused.status, &refused.json()["code"]), (400, &json!("BAD_REQUEST")));
+    }
+    assert_eq!(sandbox.close("entrypoint").await.status, 400);
 }
