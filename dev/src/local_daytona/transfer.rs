@@ -83,30 +83,35 @@ async fn download(Extension(daemon): Here, Query(at): Query<At>, headers: Header
     let content = read(&path).await.map_err(|error| refused(&error))?;
     let wanted = headers.get(header::RANGE).and_then(|value| value.to_str().ok());
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let kind = [
-        ("content-type", "application/octet-stream"),
-        ("accept-ranges", "bytes"),
+    let about = [
         ("content-description", "File Transfer"),
         ("content-transfer-encoding", "binary"),
         ("content-disposition", &format!("attachment; {}", file_name(&name))),
         ("expires", "0"),
-        ("cache-control", "must-revalidate"),
         ("pragma", "public"),
     ];
+    let served = [
+        ("content-type", "application/octet-stream"),
+        ("accept-ranges", "bytes"),
+        ("cache-control", "must-revalidate"),
+    ];
     let total = content.len();
-    match wanted.map(|range| part(range, total)) {
-        None | Some(Part::Whole) => Ok((kind, Body::from(content)).into_response()),
-        Some(Part::Between(first, last)) => {
-            let range = format!("bytes {first}-{last}/{total}");
+    let partial = |range: String, body: Vec<u8>| {
+        (StatusCode::PARTIAL_CONTENT, about, served, [(header::CONTENT_RANGE, range)], body).into_response()
+    };
+    Ok(match wanted.map_or(Part::Whole, |range| part(range, total)) {
+        Part::Whole => (about, served, Body::from(content)).into_response(),
+        Part::Between(first, last) => {
             let body = content.get(first..=last).unwrap_or_default().to_vec();
-            Ok((StatusCode::PARTIAL_CONTENT, kind, [(header::CONTENT_RANGE, range)], body).into_response())
+            partial(format!("bytes {first}-{last}/{total}"), body)
         }
-        Some(Part::Beyond) => {
+        Part::TailOfNothing => partial("bytes 0--1/0".to_owned(), Vec::new()),
+        Part::Beyond => {
             let range = [(header::CONTENT_RANGE, format!("bytes */{total}"))];
-            Ok((range, unsatisfiable("invalid range: failed to overlap\n")).into_response())
+            (about, range, unsatisfiable("invalid range: failed to overlap\n")).into_response()
         }
-        Some(Part::Malformed) => Ok(unsatisfiable("invalid range\n")),
-    }
+        Part::Malformed => (about, unsatisfiable("invalid range\n")).into_response(),
+    })
 }
 
 fn unsatisfiable(why: &'static str) -> Response {
@@ -150,11 +155,16 @@ enum Part {
     Between(usize, usize),
     Beyond,
     Malformed,
+    /// The last bytes of an empty file: as measured it is served, with a range that is none.
+    TailOfNothing,
 }
 
-/// One range; several are ignored, as the standard allows, and so is any of an empty file.
+/// One range; several are ignored, as the standard allows, and so is one from some byte on of an empty file.
 fn part(range: &str, total: usize) -> Part {
     let Some(range) = range.strip_prefix("bytes=") else { return Part::Malformed };
+    if total == 0 && range.starts_with('-') {
+        return Part::TailOfNothing;
+    }
     if range.contains(',') || total == 0 {
         return Part::Whole;
     }
@@ -184,6 +194,7 @@ mod tests {
         assert_eq!(part("bytes=-40", 10), Part::Between(0, 9));
         assert_eq!(part("bytes=10-", 10), Part::Beyond);
         assert_eq!(part("bytes=0-", 0), Part::Whole);
+        assert_eq!(part("bytes=-9", 0), Part::TailOfNothing);
         assert_eq!(part("bytes=0-1,3-4", 10), Part::Whole);
         for malformed in ["lines=1", "bytes=4", "bytes=4-2", "bytes=x-", "bytes=-"] {
             assert_eq!(part(malformed, 10), Part::Malformed, "{malformed}");

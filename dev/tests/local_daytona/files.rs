@@ -110,6 +110,7 @@ async fn large_files_go_at_once_and_come_back_in_pieces() {
     assert_eq!((malformed.0, malformed.2.as_slice()), (416, b"invalid range\n".as_slice()));
     sandbox.execute(": >base/empty").await;
     assert_eq!(part("base/empty", "bytes=0-").await, (200, String::new(), Vec::new()), "of nothing all is given");
+    assert_eq!(part("base/empty", "bytes=-9").await, (206, "bytes 0--1/0".to_owned(), Vec::new()));
     // A file that grew is replaced whole, and keeps the mode that it was given.
     sandbox.execute("chmod 600 base/in/script").await;
     let short: [(&str, Option<&str>, &[u8]); 2] =
