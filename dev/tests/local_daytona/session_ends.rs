@@ -118,6 +118,7 @@ async fn a_running_asynchronous_command_can_find_and_end_the_sleep_that_it_would
             // Its sleep is there a moment after its start.
             let held = format!("mkfifo go; cat go >/dev/null; rm go; {text}");
             let command = sandbox.submit("s", &held).await;
+            until("what makes the pipe is gone", async || sandbox.execute("test -p go").await.0 == 0).await;
             until("shell, child and the helper's two run", async || sandbox.processes().await == 4).await;
             sandbox.execute("echo x >go").await;
             assert_eq!(sandbox.finished("s", &command).await, 0, "{} {round}", server.shell);
