@@ -17,15 +17,20 @@ mod clock;
 mod code_run;
 mod command;
 mod control;
+mod create;
 mod daemon;
 mod environment;
 mod execute;
 mod files;
 mod follow;
+mod guards;
+mod history;
 mod labels;
 mod lifecycle;
+mod limits;
 mod listing;
 mod model;
+mod operations;
 mod output;
 mod paths;
 mod ports;
@@ -46,7 +51,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use client::{Launch, LocalDaytona, RequestError};
-pub use model::{Call, ForcedState, SandboxReport, Settings, State};
+pub use model::{Call, ForcedState, RateLimits, SandboxReport, Settings, State};
 pub use server::{ServerError, run};
 
 /// The organisation that owns every sandbox unless another is given.

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::calls::Calls;
-use super::control::carries;
+use super::guards::carries;
 use super::model::{self, Call, ForcedState, Settings};
 use super::problem::Problem;
 use super::service::Service;
@@ -79,7 +79,7 @@ async fn clock(State(admin): State<Admin>, Json(body): Json<Advance>) -> Json<Va
 }
 
 async fn settings(State(admin): State<Admin>, Json(body): Json<Settings>) -> Json<Settings> {
-    Json(admin.service.set(body))
+    Json(admin.service.set(&body))
 }
 
 #[derive(Deserialize)]

@@ -17,6 +17,25 @@ impl Moment {
         Self(self.0.saturating_add(millis(duration)))
     }
 
+    /// Farther than any clock is moved.
+    pub(super) const NEVER: Self = Self(i64::MAX);
+
+    pub(super) fn before(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(millis(duration)))
+    }
+
+    /// Seconds from now on until this moment, rounded up.
+    pub(super) fn seconds_after(self, now: Self) -> i64 {
+        (self.0 - now.0).max(0).saturating_add(999) / 1000
+    }
+
+    /// A date, or a date and time, as clients write them.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let day = || text.parse::<jiff::civil::Date>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok();
+        let instant = text.parse::<jiff::Timestamp>().ok().or_else(|| day().map(|day| day.timestamp()))?;
+        Some(Self(instant.as_millisecond()))
+    }
+
     /// Whole or part minutes from `earlier` to this moment have reached `minutes`.
     pub(super) fn minutes_since(self, earlier: Self) -> i64 {
         (self.0 - earlier.0).div_euclid(60_000)
@@ -70,5 +89,10 @@ mod tests {
     #[test]
     fn a_moment_reads_as_rfc_3339() {
         assert_eq!(Moment(1_700_000_000_123).to_string(), "2023-11-14T22:13:20.123Z");
+        for text in ["2023-11-14T22:13:20.123Z", "2023-11-14T23:13:20.123+01:00"] {
+            assert_eq!(Moment::parse(text), Some(Moment(1_700_000_000_123)));
+        }
+        assert_eq!(Moment::parse("1970-01-02"), Some(Moment(86_400_000)));
+        assert_eq!(Moment::parse("yesterday"), None);
     }
 }

@@ -2,67 +2,62 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::body::Bytes;
-use axum::extract::{Path, Query, RawQuery, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware::{self, Next};
+use axum::extract::{OriginalUri, Path, Query, RawQuery, State};
+use axum::http::{Method, StatusCode};
+use axum::middleware;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::DEFAULT_SNAPSHOT;
 use super::calls::Subject;
-use super::listing;
+use super::create::Create;
+use super::guards::As;
+use super::operations::Interval;
 use super::problem::Problem;
-use super::record::Create;
-use super::service::{Interval, Service, find};
+use super::record::LONGEST_ARCHIVE_INTERVAL;
+use super::service::Service;
+use super::{DEFAULT_SNAPSHOT, guards, listing};
+use crate::faults::Mode;
 
 type App = State<Arc<Service>>;
+type Answer = Result<Json<Value>, Problem>;
 
 pub(super) fn router(service: &Arc<Service>) -> Router {
+    let guard = || Arc::clone(service);
     let guarded = Router::new()
         .route("/sandbox", post(create).get(list))
         .route("/sandbox/{key}", get(read).delete(delete))
         .route("/sandbox/{key}/start", post(start))
         .route("/sandbox/{key}/stop", post(stop))
         .route("/sandbox/{key}/archive", post(archive))
+        .route("/sandbox/{key}/pause", post(pause))
+        .route("/sandbox/{key}/fork", post(fork))
+        .route("/sandbox/{key}/backup", post(backup))
+        .route("/sandbox/{key}/snapshot", post(snapshot))
         .route("/sandbox/{key}/recover", post(recover))
         .route("/sandbox/{key}/labels", put(labels))
+        .route("/sandbox/{key}/network-settings", post(network_settings))
         .route("/sandbox/{key}/last-activity", post(last_activity))
         .route("/sandbox/{key}/toolbox-proxy-url", get(toolbox_proxy_url))
+        .route("/sandbox/{key}/public/{public}", post(public))
         .route("/sandbox/{key}/{setter}/{minutes}", post(interval))
         .fallback(no_route)
-        .layer(middleware::from_fn_with_state(Arc::clone(service), authenticate));
+        .layer(middleware::from_fn_with_state(guard(), guards::permit))
+        .layer(middleware::from_fn_with_state(guard(), guards::limit))
+        .layer(middleware::from_fn_with_state(guard(), guards::authenticate));
     Router::new()
         .nest("/api", Router::new().route("/config", get(config)).merge(guarded))
         .fallback(dashboard)
         .with_state(Arc::clone(service))
 }
 
-/// Whether the request carries the key that is accepted now.
-pub(super) fn has_key(headers: &HeaderMap, service: &Service) -> Option<bool> {
-    let rotated = service.settings().api_key;
-    carries(headers, rotated.as_deref().unwrap_or(&service.api_key))
-}
-
-/// Whether the request carries this key.
-pub(super) fn carries(headers: &HeaderMap, key: &str) -> Option<bool> {
-    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    Some(value.strip_prefix("Bearer ") == Some(key))
-}
-
-async fn authenticate(State(service): App, request: Request, next: Next) -> Response {
-    if has_key(request.headers(), &service) == Some(true) {
-        return next.run(request).await;
-    }
-    Problem::Control(StatusCode::UNAUTHORIZED, "Invalid credentials".to_owned()).into_response()
-}
-
-async fn no_route(request: Request) -> Problem {
-    let message = format!("Cannot {} {}", request.method(), request.uri().path());
+async fn no_route(method: Method, OriginalUri(uri): OriginalUri) -> Problem {
+    let message = format!("Cannot {method} {}", uri.path());
     Problem::Control(StatusCode::NOT_FOUND, message)
 }
 
@@ -72,11 +67,27 @@ async fn dashboard() -> (StatusCode, Html<&'static str>) {
 }
 
 async fn config(State(service): App) -> Json<Value> {
+    let limits = service.settings().rate_limits.unwrap_or_default();
+    let entry = |limit: Option<u32>| limit.map(|limit| json!({ "ttl": 60, "limit": limit }));
     Json(json!({
         "version": "local",
+        "oidc": { "issuer": service.origin, "clientId": "local", "audience": "local", "provider": "local" },
+        "linkedAccountsEnabled": false,
+        "announcements": {},
+        "proxyTemplateUrl": format!("{}/preview", service.origin),
         "proxyToolboxUrl": service.toolbox_url(),
         "defaultSnapshot": DEFAULT_SNAPSHOT,
+        "dashboardUrl": format!("{}/dashboard", service.origin),
+        "maxAutoArchiveInterval": LONGEST_ARCHIVE_INTERVAL,
+        // As the service spells it.
+        "maintananceMode": false,
         "environment": "local",
+        "rateLimit": {
+            "failedAuth": entry(limits.failed_auth),
+            "authenticated": entry(limits.authenticated),
+            "sandboxCreate": entry(limits.sandbox_create),
+            "sandboxLifecycle": entry(limits.sandbox_lifecycle),
+        },
     }))
 }
 
@@ -86,42 +97,74 @@ fn body<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<T, Problem> {
     serde_json::from_slice(bytes).map_err(|error| Problem::bad_request(error.to_string()))
 }
 
-async fn create(State(service): App, bytes: Bytes) -> Result<Response, Problem> {
-    let (id, shown) = service.create(body::<Create>(&bytes)?)?;
+async fn create(State(service): App, mode: As, bytes: Bytes) -> Result<Response, Problem> {
+    let (id, shown) = service.create(Create::parse(body(&bytes)?)?, mode.map(|mode| mode.0))?;
     let mut response = Json(shown).into_response();
     response.extensions_mut().insert(Subject::Sandbox(id));
     Ok(response)
 }
 
-async fn list(State(service): App, RawQuery(query): RawQuery) -> Result<Json<Value>, Problem> {
-    let query = listing::Query::parse(query.as_deref().unwrap_or_default())?;
-    let records = service.records();
-    let page = listing::page(records.values(), &query);
-    let items: Vec<_> =
-        page.records.iter().map(|record| record.show_in_list(&service.organization, &service.toolbox_url())).collect();
-    Ok(Json(json!({ "items": items, "nextCursor": page.next })))
+async fn list(State(service): App, mode: As, RawQuery(query): RawQuery) -> Result<Json<Value>, Problem> {
+    let mut page = service.list(&listing::Query::parse(query.as_deref().unwrap_or_default())?);
+    let flaps = mode.is_some_and(|mode| mode.0 == Mode::FlappingList);
+    if flaps && service.flaps.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
+        page.leave_out_every_other();
+    }
+    Ok(Json(json!({ "items": page.items, "nextCursor": page.next })))
 }
 
-async fn read(State(service): App, Path(key): Path<String>) -> Result<Json<Value>, Problem> {
+async fn read(State(service): App, Path(key): Path<String>) -> Answer {
     let mut records = service.records();
-    let record = find(&mut records, &key)?;
+    let record = service.find(&mut records, &key)?;
     Ok(Json(service.show(record)))
 }
 
-async fn delete(State(service): App, Path(key): Path<String>) -> Result<Json<Value>, Problem> {
-    service.delete(&key).map(Json)
+async fn delete(State(service): App, mode: As, Path(key): Path<String>) -> Answer {
+    service.delete(&key, mode.map(|mode| mode.0)).map(Json)
 }
 
-async fn start(State(service): App, Path(key): Path<String>) -> Result<Json<Value>, Problem> {
-    service.start(&key).map(Json)
+async fn start(State(service): App, mode: As, Path(key): Path<String>) -> Answer {
+    service.start(&key, mode.map(|mode| mode.0)).map(Json)
 }
 
-async fn stop(State(service): App, Path(key): Path<String>) -> Result<Json<Value>, Problem> {
-    service.stop(&key).map(Json)
+async fn stop(State(service): App, mode: As, Path(key): Path<String>) -> Answer {
+    service.stop(&key, mode.map(|mode| mode.0)).map(Json)
 }
 
-async fn archive(State(service): App, Path(key): Path<String>) -> Result<Json<Value>, Problem> {
-    service.archive(&key).map(Json)
+async fn archive(State(service): App, mode: As, Path(key): Path<String>) -> Answer {
+    service.archive(&key, mode.map(|mode| mode.0)).map(Json)
+}
+
+async fn pause(State(service): App, Path(key): Path<String>) -> Answer {
+    service.pause(&key).map(Json)
+}
+
+async fn fork(State(service): App, Path(key): Path<String>) -> Answer {
+    service.fork(&key).map(Json)
+}
+
+async fn backup(State(service): App, Path(key): Path<String>) -> Result<(StatusCode, Json<Value>), Problem> {
+    service.backup(&key).map(|shown| (StatusCode::CREATED, Json(shown)))
+}
+
+#[derive(Deserialize)]
+struct Snapshot {
+    name: String,
+}
+
+async fn snapshot(State(service): App, Path(key): Path<String>, bytes: Bytes) -> Answer {
+    service.snapshot(&key, body::<Snapshot>(&bytes)?.name).map(Json)
+}
+
+async fn network_settings(State(service): App, Path(key): Path<String>, bytes: Bytes) -> Answer {
+    service.set_network(&key, body(&bytes)?).map(Json)
+}
+
+async fn public(
+    State(service): App,
+    Path((key, public)): Path<(String, String)>,
+) -> Result<(StatusCode, Json<Value>), Problem> {
+    service.set_public(&key, public == "true").map(|shown| (StatusCode::CREATED, Json(shown)))
 }
 
 #[derive(Deserialize)]
@@ -131,11 +174,7 @@ struct RecoverQuery {
     skip_start: bool,
 }
 
-async fn recover(
-    State(service): App,
-    Path(key): Path<String>,
-    Query(query): Query<RecoverQuery>,
-) -> Result<Json<Value>, Problem> {
+async fn recover(State(service): App, Path(key): Path<String>, Query(query): Query<RecoverQuery>) -> Answer {
     service.recover(&key, query.skip_start).map(Json)
 }
 
@@ -144,7 +183,7 @@ struct Labels {
     labels: BTreeMap<String, Value>,
 }
 
-async fn labels(State(service): App, Path(key): Path<String>, bytes: Bytes) -> Result<Json<Value>, Problem> {
+async fn labels(State(service): App, Path(key): Path<String>, bytes: Bytes) -> Answer {
     service.set_labels(&key, body::<Labels>(&bytes)?.labels).map(Json)
 }
 
@@ -152,24 +191,24 @@ async fn last_activity(State(service): App, Path(id): Path<String>) -> Result<St
     service.touch(&id).map(|()| StatusCode::CREATED)
 }
 
-async fn toolbox_proxy_url(State(service): App, Path(id): Path<String>) -> Result<Json<Value>, Problem> {
+async fn toolbox_proxy_url(State(service): App, Path(id): Path<String>) -> Answer {
     let mut records = service.records();
-    find(&mut records, &id)?;
+    service.find(&mut records, &id)?;
     Ok(Json(json!({ "url": service.toolbox_url() })))
 }
 
 async fn interval(
     State(service): App,
+    uri: OriginalUri,
     Path((key, setter, minutes)): Path<(String, String, String)>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
     let which = match setter.as_str() {
         "autostop" => Interval::Stop,
         "autoarchive" => Interval::Archive,
         "autodelete" => Interval::Delete,
+        "autopause" => Interval::Pause,
         "ttl" => Interval::Ttl,
-        _ => {
-            return Err(Problem::Control(StatusCode::NOT_FOUND, format!("Cannot POST {setter}")));
-        }
+        _ => return Err(no_route(Method::POST, uri).await),
     };
     let minutes =
         minutes.parse().map_err(|_| Problem::bad_request("Validation failed (numeric string is expected)"))?;

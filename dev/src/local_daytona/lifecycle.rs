@@ -9,8 +9,9 @@ use super::clock::Moment;
 use super::daemon::Daemon;
 use super::model::ForcedState;
 use super::problem::Problem;
-use super::record::{ARCHIVED, DESTROYED, Due, Record, STARTED, STOPPED, Transition};
+use super::record::{ARCHIVED, DESTROYED, Due, ERROR, Record, STARTED, STOPPED, Transition};
 use super::service::{Service, find_any};
+use crate::faults::Mode;
 
 impl Service {
     /// Ends transitions that are over, and does what the intervals ask for.
@@ -25,21 +26,19 @@ impl Service {
                 self.settle(record, now);
             }
             match record.due(now) {
-                Some(Due::Stop) => self.begin_stop(record),
-                Some(Due::Destroy) => self.begin_delete(record),
-                Some(Due::Archive) => {
-                    ARCHIVED.clone_into(&mut record.state);
-                    ARCHIVED.clone_into(&mut record.desired);
-                }
+                Some(Due::Stop) => self.begin_stop(record, None),
+                Some(Due::Destroy) => self.begin_delete(record, None),
+                Some(Due::Archive) => self.begin_archive(record, None),
                 None => {}
             }
         }
         records.retain(|_, record| record.state != DESTROYED);
+        self.note(&records, now);
     }
 
     /// Forces a state, with its real effect on processes.
     pub(super) async fn force(&self, key: &str, forced: ForcedState) -> Result<Value, Problem> {
-        let (id, ends) = {
+        let (id, ends, shown) = {
             let now = self.clock.now();
             let mut records = self.records();
             let record = find_any(&mut records, key)?;
@@ -52,19 +51,19 @@ impl Service {
             record.error_reason = forced.error_reason;
             record.recoverable = forced.recoverable;
             record.updated_at = now;
-            let ends = matches!(state, STOPPED | ARCHIVED);
+            let ends = matches!(state, STOPPED | ARCHIVED | DESTROYED);
             if state == STARTED {
                 self.become_started(record, now);
             } else if ends {
                 record.become_stopped(now);
             }
             state.clone_into(&mut record.state);
-            (record.id.clone(), ends)
+            (record.id.clone(), ends, self.show(record))
         };
         if ends {
-            self.processes.kill_all(&id).await;
+            self.clear_away(&id, forced.state == DESTROYED).await;
         }
-        self.records().get(&id).map(|record| self.show(record)).ok_or_else(|| Problem::no_sandbox(key))
+        Ok(shown)
     }
 
     /// The provider loses it: no state, no trace.
@@ -99,29 +98,47 @@ impl Service {
         Ok(())
     }
 
-    pub(super) fn begin_stop(self: &Arc<Self>, record: &mut Record) {
-        if record.is_ephemeral() {
-            return self.begin_delete(record);
-        }
-        let now = self.clock.now();
-        let delay = self.settings().stop_delay_seconds.unwrap_or(0);
-        STOPPED.clone_into(&mut record.desired);
+    /// Begins a transition. Says whether it is over at once.
+    pub(super) fn begin(
+        &self,
+        record: &mut Record,
+        to: &'static str,
+        delay_seconds: Option<u64>,
+        mode: Option<Mode>,
+    ) -> bool {
+        let (now, delay) = (self.clock.now(), delay_seconds.unwrap_or(0));
+        let stuck = mode == Some(Mode::StateStuck);
         record.updated_at = now;
-        record.transition = Some(Transition { due: now.after(Duration::from_secs(delay)), to: STOPPED });
+        let due = if stuck { Moment::NEVER } else { now.after(Duration::from_secs(delay)) };
+        record.transition = Some(Transition { due, to });
+        delay == 0 && !stuck
+    }
+
+    pub(super) fn begin_stop(self: &Arc<Self>, record: &mut Record, mode: Option<Mode>) {
+        if record.is_ephemeral() {
+            return self.begin_delete(record, mode);
+        }
+        STOPPED.clone_into(&mut record.desired);
+        self.begin(record, STOPPED, self.settings().stop_delay_seconds, mode);
         self.end_processes(record, false);
     }
 
-    pub(super) fn begin_delete(self: &Arc<Self>, record: &mut Record) {
-        let now = self.clock.now();
-        let delay = self.settings().delete_delay_seconds.unwrap_or(0);
-        record.name = format!("DESTROYED_{}_{}", record.name, now.millis());
+    pub(super) fn begin_archive(&self, record: &mut Record, mode: Option<Mode>) {
+        "archiving".clone_into(&mut record.state);
+        ARCHIVED.clone_into(&mut record.desired);
+        self.begin(record, ARCHIVED, self.settings().archive_delay_seconds, mode);
+    }
+
+    pub(super) fn begin_delete(self: &Arc<Self>, record: &mut Record, mode: Option<Mode>) {
+        let fails = mode == Some(Mode::ErroredButListed);
+        record.name = format!("DESTROYED_{}_{}", record.name, self.clock.now().millis());
         if !matches!(record.state.as_str(), STARTED | STOPPED) {
             "destroying".clone_into(&mut record.state);
         }
         DESTROYED.clone_into(&mut record.desired);
-        record.updated_at = now;
-        record.transition = Some(Transition { due: now.after(Duration::from_secs(delay)), to: DESTROYED });
-        self.end_processes(record, true);
+        let to = if fails { ERROR } else { DESTROYED };
+        self.begin(record, to, self.settings().delete_delay_seconds, mode);
+        self.end_processes(record, !fails);
     }
 
     /// As a container's end does: its main process is asked, all the others are simply killed.
@@ -155,6 +172,7 @@ impl Service {
         match transition.to {
             STARTED => self.become_started(record, now),
             STOPPED => record.become_stopped(now),
+            ERROR => record.error_reason = Some("Failed to destroy sandbox".to_owned()),
             _ => {}
         }
         transition.to.clone_into(&mut record.state);

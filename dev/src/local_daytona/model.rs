@@ -80,6 +80,9 @@ pub struct Settings {
     /// From `starting` or `restoring` to `started`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_delay_seconds: Option<u64>,
+    /// From `archiving` to `archived`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archive_delay_seconds: Option<u64>,
     /// From `stopping` to `stopped`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_delay_seconds: Option<u64>,
@@ -89,13 +92,49 @@ pub struct Settings {
     /// Where the toolboxes are said to be, in place of `<own origin>/toolbox`: for a proxy that stands before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub toolbox_url: Option<String>,
+    /// The organisation that the key belongs to from now on. What another one has is not found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub organization: Option<String>,
+    /// Why the organisation is suspended; empty is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<String>,
+    /// What the key may do, of `write:sandboxes` and `delete:sandboxes`; absent is everything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permissions: Option<Vec<String>>,
+    /// How many CPUs the organisation's sandboxes that are not archived may have together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_cpu: Option<u32>,
+    /// The list shows the sandboxes as they were so many seconds ago; before it began to lag, as they were then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub list_lag_seconds: Option<u64>,
+    /// How many calls are answered in a minute. Given anew as a whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_limits: Option<RateLimits>,
+}
+
+/// How many calls of each kind are answered in a minute, counted by the service's clock; absent is any number.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RateLimits {
+    /// All that the others do not count.
+    #[serde(default)]
+    pub authenticated: Option<u32>,
+    /// Creations.
+    #[serde(default)]
+    pub sandbox_create: Option<u32>,
+    /// Changes of state.
+    #[serde(default)]
+    pub sandbox_lifecycle: Option<u32>,
+    /// Calls with a wrong key or none; beyond it the caller is refused with every key.
+    #[serde(default)]
+    pub failed_auth: Option<u32>,
 }
 
 /// `POST /admin/sandboxes/{id}/state`: the state a sandbox is forced into.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ForcedState {
-    /// Any text. `stopped` and `archived` end its processes, `started` starts it.
+    /// Any text. `stopped`, `archived` and `destroyed` end its processes, `started` starts it.
     pub state: String,
     /// What is wanted; absent is the state itself where that makes sense, else as it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -29,6 +29,15 @@ impl Problem {
         Self::Control(StatusCode::BAD_REQUEST, message.into())
     }
 
+    pub(super) fn forbidden(message: impl Into<String>) -> Self {
+        Self::Control(StatusCode::FORBIDDEN, message.into())
+    }
+
+    /// What a class of sandboxes cannot do.
+    pub(super) fn unsupported(what: &str) -> Self {
+        Self::Control(StatusCode::UNPROCESSABLE_ENTITY, format!("{what} is not supported for this sandbox"))
+    }
+
     pub(super) fn conflict(message: impl Into<String>) -> Self {
         Self::Control(StatusCode::CONFLICT, message.into())
     }

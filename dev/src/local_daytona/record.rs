@@ -4,74 +4,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::clock::Moment;
+use super::create::{BuildInfo, Create};
 use super::daemon::Daemon;
 use super::environment::Environment;
-use super::problem::Problem;
 
 pub(super) const STARTED: &str = "started";
 pub(super) const STOPPED: &str = "stopped";
 pub(super) const ARCHIVED: &str = "archived";
 pub(super) const DESTROYED: &str = "destroyed";
+pub(super) const ERROR: &str = "error";
 
 /// The longest time to the archive, in minutes; 0 asks for it.
-const LONGEST_ARCHIVE_INTERVAL: i64 = 43_200;
+pub(super) const LONGEST_ARCHIVE_INTERVAL: i64 = 43_200;
 
 /// The recorded activity may be so much older than the last request.
 const ACTIVITY_THROTTLE: Duration = Duration::from_secs(45);
-
-/// The body of a create. Unknown fields are ignored, as the service does.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Create {
-    pub(super) name: Option<String>,
-    pub(super) snapshot: Option<String>,
-    pub(super) user: Option<String>,
-    pub(super) env: BTreeMap<String, String>,
-    pub(super) labels: BTreeMap<String, Value>,
-    pub(super) public: bool,
-    pub(super) network_block_all: bool,
-    pub(super) network_allow_list: Option<String>,
-    pub(super) domain_allow_list: Option<String>,
-    pub(super) target: Option<String>,
-    pub(super) cpu: Option<u32>,
-    pub(super) gpu: Option<u32>,
-    pub(super) memory: Option<u32>,
-    pub(super) disk: Option<u32>,
-    pub(super) auto_stop_interval: Option<i64>,
-    pub(super) auto_archive_interval: Option<i64>,
-    pub(super) auto_delete_interval: Option<i64>,
-    pub(super) auto_pause_interval: Option<i64>,
-    pub(super) ttl_minutes: Option<i64>,
-    pub(super) volumes: Vec<Value>,
-    pub(super) build_info: Option<Value>,
-}
-
-impl Create {
-    /// What cannot be asked for together, or at all.
-    pub(super) fn check(&self) -> Result<(), Problem> {
-        let refuse = |message: &str| Err(Problem::bad_request(message));
-        if self.build_info.is_some() && self.snapshot.is_some() {
-            return refuse("Cannot specify a snapshot when using a build info entry");
-        }
-        let resources = [self.cpu, self.gpu, self.memory, self.disk];
-        if self.build_info.is_none() && resources.iter().any(Option::is_some) {
-            return refuse("Cannot specify Sandbox resources when using a snapshot");
-        }
-        let intervals = [self.auto_stop_interval, self.auto_archive_interval, self.ttl_minutes];
-        if intervals.iter().flatten().any(|minutes| *minutes < 0) {
-            return refuse("Interval must be a non-negative integer");
-        }
-        let name = self.name.as_deref().unwrap_or_default();
-        if name.contains(['<', '>']) || name.contains("://") || name.chars().any(char::is_control) {
-            return refuse("name must not contain HTML, URLs or control characters");
-        }
-        Ok(())
-    }
-}
 
 /// The end of a transition.
 #[derive(Debug, Clone, Copy)]
@@ -83,12 +33,14 @@ pub(super) struct Transition {
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) id: String,
+    pub(super) organization: String,
     pub(super) name: String,
     pub(super) given: Create,
     pub(super) auto_stop: i64,
     pub(super) auto_archive: i64,
     pub(super) auto_delete: i64,
-    pub(super) ttl_minutes: i64,
+    /// Destroyed then, whatever its state is.
+    pub(super) destroy_at: Option<Moment>,
     pub(super) state: String,
     pub(super) desired: String,
     pub(super) error_reason: Option<String>,
@@ -114,20 +66,33 @@ pub(super) enum Due {
     Destroy,
 }
 
+/// 0 is the longest, and so is all that is longer.
 pub(super) fn archive_interval(minutes: i64) -> i64 {
-    minutes.min(LONGEST_ARCHIVE_INTERVAL)
+    if minutes == 0 { LONGEST_ARCHIVE_INTERVAL } else { minutes.min(LONGEST_ARCHIVE_INTERVAL) }
+}
+
+/// When a TTL that is set now ends a sandbox; 0 is never.
+pub(super) fn destroy_at(minutes: i64, now: Moment) -> Option<Moment> {
+    let minutes = u64::try_from(minutes).ok().filter(|minutes| *minutes > 0)?;
+    Some(now.after(Duration::from_secs(minutes.saturating_mul(60))))
 }
 
 impl Record {
     /// A sandbox that is on its way to be started.
-    pub(super) fn new(id: String, name: String, given: Create, environment: Environment, now: Moment) -> Self {
+    pub(super) fn new(
+        (id, name, organization): (String, String, String),
+        given: Create,
+        environment: Environment,
+        now: Moment,
+    ) -> Self {
         Self {
             id,
+            organization,
             name,
             auto_stop: given.auto_stop_interval.unwrap_or(15),
             auto_archive: archive_interval(given.auto_archive_interval.unwrap_or(10_080)),
             auto_delete: given.auto_delete_interval.unwrap_or(-1),
-            ttl_minutes: given.ttl_minutes.unwrap_or(0),
+            destroy_at: destroy_at(given.ttl_minutes.unwrap_or(0), now),
             state: if given.build_info.is_some() { "pending_build" } else { "creating" }.to_owned(),
             desired: STARTED.to_owned(),
             error_reason: None,
@@ -147,7 +112,8 @@ impl Record {
 
     /// A transition is under way: most operations are refused meanwhile.
     pub(super) fn is_pending(&self) -> bool {
-        self.transition.is_some()
+        let settled = matches!(self.state.as_str(), STARTED | STOPPED | ARCHIVED);
+        self.transition.is_some() || (settled && self.state != self.desired)
     }
 
     pub(super) fn is_ephemeral(&self) -> bool {
@@ -155,7 +121,7 @@ impl Record {
     }
 
     pub(super) fn is_errored(&self) -> bool {
-        matches!(self.state.as_str(), "error" | "build_failed")
+        matches!(self.state.as_str(), ERROR | "build_failed")
     }
 
     /// An errored one whose deletion was asked for answers 404, and is listed only on request.
@@ -196,7 +162,7 @@ impl Record {
         if self.desired == DESTROYED || self.busy {
             return None;
         }
-        if self.ttl_minutes > 0 && reached(self.created_at, self.ttl_minutes) {
+        if self.destroy_at.is_some_and(|moment| moment <= now) {
             return Some(Due::Destroy);
         }
         if self.is_pending() {
@@ -207,29 +173,22 @@ impl Record {
             (STOPPED | ARCHIVED, Some(since)) if self.auto_delete >= 0 && reached(since, self.auto_delete) => {
                 Some(Due::Destroy)
             }
-            (STOPPED, Some(since)) if reached(since, self.archive_after()) => Some(Due::Archive),
+            (STOPPED, Some(since)) if reached(since, self.auto_archive) => Some(Due::Archive),
             _ => None,
         }
     }
 
-    fn archive_after(&self) -> i64 {
-        if self.auto_archive == 0 { LONGEST_ARCHIVE_INTERVAL } else { self.auto_archive }
-    }
-
     /// The whole object, in the shape of the newest clients.
-    pub(super) fn show(&self, organization: &str, toolbox: &str) -> Value {
-        let mut shown = self.common(organization, toolbox);
+    pub(super) fn show(&self, toolbox: &str) -> Value {
+        let mut shown = self.show_in_list(toolbox);
         let given = &self.given;
         let more = json!({
             "env": given.env,
             "volumes": given.volumes,
-            "buildInfo": given.build_info,
+            "buildInfo": given.build_info.as_ref().map(|build| self.show_build(build)),
             "networkAllowList": given.network_allow_list,
             "domainAllowList": given.domain_allow_list,
-            "autoPauseInterval": given.auto_pause_interval,
-            "ttlMinutes": self.ttl_minutes,
-            "class": "small",
-            "daemonVersion": "0.226.1",
+            "linkedSandboxId": given.linked_sandbox,
             "kvm": false,
             "spot": false,
         });
@@ -239,16 +198,22 @@ impl Record {
         Value::Object(shown)
     }
 
-    /// As a list shows it.
-    pub(super) fn show_in_list(&self, organization: &str, toolbox: &str) -> Value {
-        Value::Object(self.common(organization, toolbox))
+    fn show_build(&self, build: &BuildInfo) -> Value {
+        json!({
+            "dockerfileContent": build.dockerfile_content,
+            "contextHashes": build.context_hashes,
+            "createdAt": self.created_at.to_string(),
+            "updatedAt": self.created_at.to_string(),
+            "snapshotRef": format!("build-of-{}", self.id),
+        })
     }
 
-    fn common(&self, organization: &str, toolbox: &str) -> Map<String, Value> {
+    /// As a list shows it: without what only the whole object has.
+    pub(super) fn show_in_list(&self, toolbox: &str) -> Map<String, Value> {
         let given = &self.given;
         let shown = json!({
             "id": self.id,
-            "organizationId": organization,
+            "organizationId": self.organization,
             "name": self.name,
             "snapshot": given.snapshot,
             "target": given.target.as_deref().unwrap_or("local"),
@@ -256,7 +221,7 @@ impl Record {
             "user": given.user.as_deref().unwrap_or("daytona"),
             "public": given.public,
             "networkBlockAll": given.network_block_all,
-            "cpu": given.cpu.unwrap_or(1),
+            "cpu": self.cpu(),
             "gpu": given.gpu.unwrap_or(0),
             "memory": given.memory.unwrap_or(1),
             "disk": given.disk.unwrap_or(3),
@@ -267,6 +232,10 @@ impl Record {
             "autoStopInterval": self.auto_stop,
             "autoArchiveInterval": self.auto_archive,
             "autoDeleteInterval": self.auto_delete,
+            "autoPauseInterval": given.auto_pause_interval,
+            "autoDestroyAt": self.destroy_at.map(|moment| moment.to_string()),
+            "sandboxClass": "container",
+            "daemonVersion": "0.226.1",
             "createdAt": self.created_at.to_string(),
             "updatedAt": self.updated_at.to_string(),
             "lastActivityAt": self.last_activity.to_string(),
@@ -276,6 +245,10 @@ impl Record {
             Value::Object(fields) => fields.into_iter().filter(|(_, value)| !value.is_null()).collect(),
             _ => Map::new(),
         }
+    }
+
+    pub(super) fn cpu(&self) -> u32 {
+        self.given.cpu.unwrap_or(1)
     }
 
     pub(super) fn labels(&self) -> &BTreeMap<String, Value> {

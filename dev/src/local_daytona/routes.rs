@@ -16,7 +16,9 @@ const PATTERNS: &[&str] = &[
     "/api/sandbox/{sandbox}/autostop/{minutes}",
     "/api/sandbox/{sandbox}/autoarchive/{minutes}",
     "/api/sandbox/{sandbox}/autodelete/{minutes}",
+    "/api/sandbox/{sandbox}/autopause/{minutes}",
     "/api/sandbox/{sandbox}/ttl/{minutes}",
+    "/api/sandbox/{sandbox}/public/{public}",
     "/api/sandbox/{sandbox}/{operation}",
     "/toolbox/{sandbox}/process/session",
     "/toolbox/{sandbox}/process/session/{session}",
@@ -45,7 +47,7 @@ fn fit(pattern: &str, path: &str) -> Option<Route> {
             "{sandbox}" => route.sandbox = value(),
             "{session}" => route.session = value(),
             "{command}" => route.command = value(),
-            "{minutes}" | "{operation}" => {}
+            "{minutes}" | "{public}" | "{operation}" => {}
             _ if expected != segment => return None,
             _ => {}
         }

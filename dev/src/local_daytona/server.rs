@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderValue, Request};
+use axum::http::{HeaderValue, Request, header};
 use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -125,7 +125,11 @@ impl Gate {
             self.calls.is_about(seq, subject);
         }
         if let Some(problem) = response.extensions().get::<Problem>() {
-            response = problem.respond(method, seen_path(problem, path), self.service.clock.now());
+            let mut refusal = problem.respond(method, seen_path(problem, path), self.service.clock.now());
+            // What it was to carry besides; its empty body is not what is sent.
+            response.headers_mut().remove(header::CONTENT_LENGTH);
+            refusal.headers_mut().extend(std::mem::take(response.headers_mut()));
+            response = refusal;
         }
         if path.starts_with("/api/") {
             response.headers_mut().insert("X-Daytona-Api-Version", HeaderValue::from_static("0.226.1"));

@@ -4,25 +4,31 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::clock::{Clock, Moment};
+use super::create::Create;
 use super::daemon::Daemon;
 use super::environment::{Environment, Shell};
+use super::history::History;
+use super::limits::Limiters;
+use super::listing::{Page, Query, Row};
 use super::model::{SandboxReport, Settings};
 use super::problem::Problem;
 use super::processes::Processes;
-use super::record::{self, ARCHIVED, Create, DESTROYED, Record, STARTED, STOPPED, Transition};
+use super::record::{ARCHIVED, DESTROYED, Record, STARTED};
 use super::{DEFAULT_SNAPSHOT, Options, lock};
+use crate::faults::Mode;
 
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) clock: Clock,
-    pub(super) organization: String,
+    organization: String,
     pub(super) api_key: String,
     /// `http://127.0.0.1:PORT`
     pub(super) origin: String,
@@ -33,6 +39,10 @@ pub(super) struct Service {
     snapshots: Mutex<Vec<String>>,
     settings: Mutex<Settings>,
     sandboxes: Mutex<BTreeMap<String, Record>>,
+    pub(super) limiters: Limiters,
+    pub(super) history: History,
+    /// How many lists have flapped.
+    pub(super) flaps: AtomicU64,
 }
 
 /// What a request to a toolbox finds.
@@ -41,15 +51,6 @@ pub(super) enum Entry {
     Unknown,
     NotStarted,
     Ready(Arc<Daemon>),
-}
-
-/// The interval that a setter sets.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Interval {
-    Stop,
-    Archive,
-    Delete,
-    Ttl,
 }
 
 impl Service {
@@ -71,11 +72,19 @@ impl Service {
             snapshots: Mutex::new(snapshots),
             settings: Mutex::default(),
             sandboxes: Mutex::default(),
+            limiters: Limiters::default(),
+            history: History::default(),
+            flaps: AtomicU64::new(0),
         }))
     }
 
     pub(super) fn show(&self, record: &Record) -> Value {
-        record.show(&self.organization, &self.toolbox_url())
+        record.show(&self.toolbox_url())
+    }
+
+    /// The organisation that the accepted key belongs to now.
+    pub(super) fn organization(&self) -> String {
+        self.settings().organization.unwrap_or_else(|| self.organization.clone())
     }
 
     pub(super) fn toolbox_url(&self) -> String {
@@ -95,30 +104,32 @@ impl Service {
     }
 
     /// Takes over the settings that are present, and says what holds now.
-    pub(super) fn set(&self, new: Settings) -> Settings {
+    pub(super) fn set(&self, new: &Settings) -> Settings {
         let mut settings = lock(&self.settings);
-        settings.create_delay_seconds = new.create_delay_seconds.or(settings.create_delay_seconds);
-        settings.delete_delay_seconds = new.delete_delay_seconds.or(settings.delete_delay_seconds);
-        settings.start_delay_seconds = new.start_delay_seconds.or(settings.start_delay_seconds);
-        settings.stop_delay_seconds = new.stop_delay_seconds.or(settings.stop_delay_seconds);
-        settings.api_key = new.api_key.or_else(|| settings.api_key.take());
-        settings.toolbox_url = new.toolbox_url.or_else(|| settings.toolbox_url.take());
+        let merged = [&*settings, new].map(serde_json::to_value).into_iter().flatten();
+        let merged: Map<_, _> = merged.filter_map(|part| part.as_object().cloned()).flatten().collect();
+        if let Ok(merged) = serde_json::from_value(merged.into()) {
+            *settings = merged;
+        }
         settings.clone()
     }
 
     /// Creates a sandbox, and says its id and how it looks.
-    pub(super) fn create(&self, mut given: Create) -> Result<(String, Value), Problem> {
-        given.check()?;
+    pub(super) fn create(&self, mut given: Create, mode: Option<Mode>) -> Result<(String, Value), Problem> {
+        self.check_not_suspended()?;
         if given.build_info.is_none() {
             let snapshot = given.snapshot.get_or_insert_with(|| DEFAULT_SNAPSHOT.to_owned());
             if !lock(&self.snapshots).contains(snapshot) {
-                return Err(Problem::bad_request(format!("Snapshot {snapshot} not found")));
+                let hint = "Did you add it through the Daytona Dashboard?";
+                return Err(Problem::bad_request(format!("Snapshot {snapshot} not found. {hint}")));
             }
         }
         let id = Uuid::new_v4().to_string();
+        let organization = self.organization();
         let name = given.name.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| id.clone());
         let mut records = self.records();
-        if records.values().any(|record| record.name == name) {
+        self.check_quota(&records, given.cpu)?;
+        if records.values().any(|record| record.name == name && record.organization == organization) {
             return Err(Problem::conflict(format!("Sandbox with name {name} already exists")));
         }
         let environment = Environment::create(
@@ -131,12 +142,10 @@ impl Service {
         )
         .map_err(|error| Problem::bad_request(format!("Sandbox failed to start: {error}")))?;
         let now = self.clock.now();
-        let delay = self.settings().create_delay_seconds.unwrap_or(0);
-        let started = Transition { due: now.after(Duration::from_secs(delay)), to: STARTED };
-        let mut record = Record::new(id.clone(), name, given, environment, now);
-        record.transition = Some(started);
+        let mut record = Record::new((id.clone(), name, organization), given, environment, now);
+        let at_once = self.begin(&mut record, STARTED, self.settings().create_delay_seconds, mode);
         // The path through a build always answers before it has ended.
-        if delay == 0 && record.given.build_info.is_none() {
+        if at_once && record.given.build_info.is_none() {
             self.settle(&mut record, now);
         }
         let shown = self.show(&record);
@@ -144,127 +153,59 @@ impl Service {
         Ok((id, shown))
     }
 
-    /// Starts a stopped or archived sandbox.
-    pub(super) fn start(&self, key: &str) -> Result<Value, Problem> {
-        let mut records = self.records();
-        let record = find(&mut records, key)?;
-        if record.is_pending() {
-            return Err(in_progress());
+    pub(super) fn check_not_suspended(&self) -> Result<(), Problem> {
+        match self.settings().suspended.filter(|reason| !reason.is_empty()) {
+            Some(reason) => Err(Problem::forbidden(format!("Organization is suspended: {reason}"))),
+            None => Ok(()),
         }
-        match record.state.as_str() {
-            STARTED => return Ok(self.show(record)),
-            STOPPED => {}
-            ARCHIVED => "restoring".clone_into(&mut record.state),
-            _ if record.is_errored() => return Err(Problem::bad_request("Sandbox is in an errored state")),
-            _ => return Err(Problem::bad_request("Sandbox is not in a startable state")),
-        }
-        let now = self.clock.now();
-        let delay = self.settings().start_delay_seconds.unwrap_or(0);
-        STARTED.clone_into(&mut record.desired);
-        record.updated_at = now;
-        record.transition = Some(Transition { due: now.after(Duration::from_secs(delay)), to: STARTED });
-        if delay == 0 {
-            self.settle(record, now);
-        }
-        Ok(self.show(record))
     }
 
-    /// Stops a started sandbox; an ephemeral one is destroyed instead.
-    pub(super) fn stop(self: &Arc<Self>, key: &str) -> Result<Value, Problem> {
-        let mut records = self.records();
-        let record = find(&mut records, key)?;
-        if record.is_errored() {
-            return Err(Problem::bad_request("Sandbox is in an errored state"));
+    /// Whether one sandbox more may run, with so many CPUs.
+    pub(super) fn check_quota(&self, records: &BTreeMap<String, Record>, cpu: Option<u32>) -> Result<(), Problem> {
+        let Some(total) = self.settings().total_cpu else {
+            return Ok(());
+        };
+        let organization = self.organization();
+        let counts = |record: &&Record| {
+            record.organization == organization && record.state != ARCHIVED && record.desired != DESTROYED
+        };
+        let used: u32 = records.values().filter(counts).map(Record::cpu).sum();
+        if used.saturating_add(cpu.unwrap_or(1)) > total {
+            return Err(Problem::bad_request(format!("Total CPU limit exceeded. Maximum allowed: {total}.")));
         }
-        if record.is_pending() {
-            return Err(in_progress());
-        }
-        if record.state != STARTED {
-            return Err(Problem::bad_request("Sandbox is not in a stoppable state"));
-        }
-        self.begin_stop(record);
-        Ok(self.show(record))
-    }
-
-    /// Begins to delete a sandbox. Its name is free at once.
-    pub(super) fn delete(self: &Arc<Self>, key: &str) -> Result<Value, Problem> {
-        let mut records = self.records();
-        let record = find(&mut records, key)?;
-        if record.is_pending() && record.state != "pending_build" {
-            return Err(in_progress());
-        }
-        self.begin_delete(record);
-        Ok(self.show(record))
-    }
-
-    pub(super) fn archive(&self, key: &str) -> Result<Value, Problem> {
-        self.change(key, |record, _| {
-            if record.is_pending() {
-                return Err(in_progress());
-            }
-            if record.state != STOPPED {
-                return Err(Problem::bad_request("Sandbox is not stopped"));
-            }
-            if record.is_ephemeral() {
-                return Err(Problem::bad_request("Ephemeral sandboxes cannot be archived"));
-            }
-            ARCHIVED.clone_into(&mut record.state);
-            ARCHIVED.clone_into(&mut record.desired);
-            Ok(())
-        })
-    }
-
-    /// Brings a recoverable sandbox back from its error.
-    pub(super) fn recover(&self, key: &str, skip_start: bool) -> Result<Value, Problem> {
-        let shown = self.change(key, |record, now| {
-            if record.state != "error" || record.recoverable != Some(true) {
-                return Err(Problem::bad_request("Sandbox is not recoverable"));
-            }
-            record.error_reason = None;
-            record.recoverable = Some(false);
-            STOPPED.clone_into(&mut record.state);
-            STOPPED.clone_into(&mut record.desired);
-            record.stopped_at = Some(now);
-            Ok(())
-        })?;
-        if skip_start { Ok(shown) } else { self.start(key) }
-    }
-
-    pub(super) fn set_labels(&self, key: &str, labels: BTreeMap<String, Value>) -> Result<Value, Problem> {
-        self.change(key, |record, _| {
-            record.given.labels = labels;
-            Ok(())
-        })
-    }
-
-    pub(super) fn set_interval(&self, key: &str, which: Interval, minutes: i64) -> Result<Value, Problem> {
-        self.change(key, |record, _| {
-            if minutes < 0 && !matches!(which, Interval::Delete) {
-                return Err(Problem::bad_request("Interval must be a non-negative integer"));
-            }
-            match which {
-                Interval::Stop => record.auto_stop = minutes,
-                Interval::Archive => record.auto_archive = record::archive_interval(minutes),
-                Interval::Delete => record.auto_delete = minutes.max(-1),
-                Interval::Ttl => record.ttl_minutes = minutes,
-            }
-            Ok(())
-        })
-    }
-
-    /// Activity that the caller reports itself.
-    pub(super) fn touch(&self, id: &str) -> Result<(), Problem> {
-        let mut records = self.records();
-        let record = records.get_mut(id).ok_or_else(|| Problem::no_sandbox(id))?;
-        record.last_activity = self.clock.now();
         Ok(())
+    }
+
+    /// What a list shows, at the moment that it shows.
+    pub(super) fn list(&self, query: &Query) -> Page {
+        let (settings, organization) = (self.settings(), self.organization());
+        let lag = settings.list_lag_seconds.unwrap_or(0);
+        let then = self.clock.now().before(Duration::from_secs(lag));
+        match self.history.at(then).filter(|_| lag > 0) {
+            Some(rows) => query.page(rows.iter(), &organization),
+            None => query.page(self.rows(&self.records()).iter(), &organization),
+        }
+    }
+
+    pub(super) fn rows(&self, records: &BTreeMap<String, Record>) -> Vec<Row> {
+        let toolbox = self.toolbox_url();
+        records.values().map(|record| Row::of(record, &toolbox)).collect()
+    }
+
+    /// Keeps what a lagging list will show.
+    pub(super) fn note(&self, records: &BTreeMap<String, Record>, now: Moment) {
+        match self.settings().list_lag_seconds.unwrap_or(0) {
+            0 => self.history.forget(),
+            lag => self.history.note(now, self.rows(records), now.before(Duration::from_secs(lag))),
+        }
     }
 
     /// A request to the toolbox begins: the daemon that answers it, if the sandbox has one.
     pub(super) fn enter(&self, id: &str, counts: bool) -> Entry {
         let now = self.clock.now();
         let mut records = self.records();
-        let Some(record) = records.get_mut(id) else {
+        let organization = self.organization();
+        let Some(record) = records.get_mut(id).filter(|record| record.organization == organization) else {
             return Entry::Unknown;
         };
         let ready = record.state == STARTED && record.desired == STARTED;
@@ -292,33 +233,32 @@ impl Service {
         reports.into_iter().map(|record| report(record, processes.remove(&record.id))).collect()
     }
 
-    fn change(
+    /// The sandbox with this id or name that the caller may know of.
+    pub(super) fn find<'a>(
         &self,
+        records: &'a mut BTreeMap<String, Record>,
         key: &str,
-        change: impl FnOnce(&mut Record, Moment) -> Result<(), Problem>,
-    ) -> Result<Value, Problem> {
-        let now = self.clock.now();
-        let mut records = self.records();
-        let record = find(&mut records, key)?;
-        change(record, now)?;
-        record.updated_at = now;
-        Ok(self.show(record))
+    ) -> Result<&'a mut Record, Problem> {
+        let organization = self.organization();
+        let record = find_own(records, key, Some(&organization))?;
+        if record.is_hidden() { Err(Problem::no_sandbox(key)) } else { Ok(record) }
     }
 }
 
-/// The sandbox with this id or, while it is not being deleted, this name.
-pub(super) fn find<'a>(records: &'a mut BTreeMap<String, Record>, key: &str) -> Result<&'a mut Record, Problem> {
-    let record = find_any(records, key)?;
-    if record.is_hidden() { Err(Problem::no_sandbox(key)) } else { Ok(record) }
+/// The sandbox with this id or, while it is not being deleted, this name, whoever has it.
+pub(super) fn find_any<'a>(records: &'a mut BTreeMap<String, Record>, key: &str) -> Result<&'a mut Record, Problem> {
+    find_own(records, key, None)
 }
 
-pub(super) fn find_any<'a>(records: &'a mut BTreeMap<String, Record>, key: &str) -> Result<&'a mut Record, Problem> {
-    let id = if records.contains_key(key) {
-        Some(key.to_owned())
-    } else {
-        let named = |record: &&Record| record.name == key && record.desired != DESTROYED;
-        records.values().find(named).map(|record| record.id.clone())
-    };
+fn find_own<'a>(
+    records: &'a mut BTreeMap<String, Record>,
+    key: &str,
+    organization: Option<&str>,
+) -> Result<&'a mut Record, Problem> {
+    let own = |record: &&Record| organization.is_none_or(|organization| record.organization == organization);
+    let named = |record: &&Record| record.name == key && record.desired != DESTROYED && own(record);
+    let found = records.get(key).filter(own).or_else(|| records.values().find(named));
+    let id = found.map(|record| record.id.clone());
     id.and_then(|id| records.get_mut(&id)).ok_or_else(|| Problem::no_sandbox(key))
 }
 
@@ -335,8 +275,4 @@ fn report(record: &Record, processes: Option<Vec<super::processes::Process>>) ->
         auto_stop_interval: record.auto_stop,
         last_activity_at: record.last_activity.to_string(),
     }
-}
-
-fn in_progress() -> Problem {
-    Problem::conflict("Sandbox state change in progress")
 }

@@ -16,8 +16,8 @@ use uuid::Uuid;
 
 use crate::faults::Mode;
 
-use super::control::has_key;
 use super::daemon::Here;
+use super::guards::{As, has_key, lose_first};
 use super::problem::Problem;
 use super::service::{Entry, Service};
 use super::{bulk, code_run, execute, files, ports, search, sessions, transfer};
@@ -80,6 +80,7 @@ impl Drop for Open {
 async fn proxy(
     State(front): State<Front>,
     OriginalUri(uri): OriginalUri,
+    mode: As,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -94,6 +95,7 @@ async fn proxy(
             return Problem::unauthorized(message).into_response();
         }
     }
+    lose_first(service, mode.map(|mode| mode.0), uri.path()).await;
     let skip = "X-Daytona-Skip-Last-Activity-Update";
     let counts = request.headers().get(skip).is_none_or(|value| value != "true");
     let daemon = match service.enter(&sandbox, counts) {

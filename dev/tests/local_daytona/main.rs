@@ -4,11 +4,15 @@
 mod faults;
 mod files;
 mod follow;
+mod limits;
+mod lists;
 mod modes;
 mod one_shot;
 mod output;
+mod refusals;
 mod routes;
 mod sandboxes;
 mod session_ends;
 mod sessions;
+mod state_modes;
 mod support;

@@ -6,17 +6,7 @@ use dev::local_daytona::Settings;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::support::{Server, ask, until};
-
-async fn state(server: &Server, id: &str) -> String {
-    let answer = server.get(&format!("/sandbox/{id}")).await;
-    let state = answer.json()["state"].as_str().map(str::to_owned);
-    state.unwrap_or_else(|| answer.status.to_string())
-}
-
-async fn until_state(server: &Server, id: &str, wanted: &str) {
-    until(wanted, async || state(server, id).await == wanted).await;
-}
+use super::support::{Server, ask, state, until, until_state};
 
 #[tokio::test]
 async fn a_sandbox_is_started_at_once_and_found_by_id_and_name() {

@@ -236,3 +236,14 @@ pub(crate) async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Opt
 pub(crate) async fn until(what: &str, mut look: impl AsyncFnMut() -> bool) {
     eventually(what, async || look().await.then_some(())).await;
 }
+
+/// The state that the API shows, or the status of its refusal.
+pub(crate) async fn state(server: &Server, id: &str) -> String {
+    let answer = server.get(&format!("/sandbox/{id}")).await;
+    let state = answer.json()["state"].as_str().map(str::to_owned);
+    state.unwrap_or_else(|| answer.status.to_string())
+}
+
+pub(crate) async fn until_state(server: &Server, id: &str, wanted: &str) {
+    until(wanted, async || state(server, id).await == wanted).await;
+}
