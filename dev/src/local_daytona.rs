@@ -5,9 +5,11 @@
 //! It listens on loopback only, signals only processes that descend from it, and writes only below
 //! its own directory. What runs *in* a sandbox is an ordinary process of this machine: it is no jail.
 //!
-//! Where to look: `server` owns connections, faults and the call log; `control` is the control plane
-//! over `service` (the states of sandboxes); `toolbox` is what a sandbox's daemon answers, with
-//! `session`, `execute` and `files` behind it; `processes` is the only place that sends a signal.
+//! Where to look: `server` owns connections, faults and the call log; `control` has the control plane's
+//! routes, with `guards` (keys, limits) before and `operations` (what may be done when), `listing` and
+//! `events` behind them, over `service` (the sandboxes) and `lifecycle` (what becomes of them); `toolbox`
+//! is what a sandbox's daemon answers, with `session`, `execute` and `files` behind it; `processes` is the
+//! only place that sends a signal.
 
 mod admin;
 mod bulk;

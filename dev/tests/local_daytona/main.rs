@@ -9,6 +9,7 @@ mod lists;
 mod modes;
 mod one_shot;
 mod output;
+mod python_sdk;
 mod refusals;
 mod routes;
 mod sandboxes;
