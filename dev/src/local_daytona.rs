@@ -22,6 +22,7 @@ mod control;
 mod create;
 mod daemon;
 mod environment;
+mod events;
 mod execute;
 mod files;
 mod follow;

@@ -46,7 +46,7 @@ pub(super) fn router(service: &Arc<Service>, calls: &Arc<Calls>, rules: &Arc<Rul
 }
 
 async fn authenticate(State(admin): State<Admin>, request: Request, next: Next) -> Response {
-    if carries(request.headers(), &admin.service.api_key) == Some(true) {
+    if carries(request.headers(), &admin.service.admin_key) == Some(true) {
         return next.run(request).await;
     }
     StatusCode::UNAUTHORIZED.into_response()

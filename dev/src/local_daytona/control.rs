@@ -21,7 +21,7 @@ use super::operations::Interval;
 use super::problem::Problem;
 use super::record::LONGEST_ARCHIVE_INTERVAL;
 use super::service::Service;
-use super::{DEFAULT_SNAPSHOT, guards, listing};
+use super::{DEFAULT_SNAPSHOT, events, guards, listing};
 use crate::faults::Mode;
 
 type App = State<Arc<Service>>;
@@ -52,6 +52,8 @@ pub(super) fn router(service: &Arc<Service>) -> Router {
         .layer(middleware::from_fn_with_state(guard(), guards::authenticate));
     Router::new()
         .nest("/api", Router::new().route("/config", get(config)).merge(guarded))
+        // Its key comes in the first packet.
+        .route("/api/socket.io/", get(events::connect))
         .fallback(dashboard)
         .with_state(Arc::clone(service))
 }

@@ -22,8 +22,7 @@ const ANYBODY: &str = "127.0.0.1";
 
 /// Whether the request carries the key that is accepted now.
 pub(super) fn has_key(headers: &HeaderMap, service: &Service) -> Option<bool> {
-    let rotated = service.settings().api_key;
-    carries(headers, rotated.as_deref().unwrap_or(&service.api_key))
+    carries(headers, &service.key())
 }
 
 /// Whether the request carries this key.

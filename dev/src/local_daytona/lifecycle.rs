@@ -32,6 +32,7 @@ impl Service {
                 None => {}
             }
         }
+        self.events.tell(records.values(), &self.toolbox_url());
         records.retain(|_, record| record.state != DESTROYED);
         self.note(&records, now);
     }

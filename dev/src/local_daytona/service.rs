@@ -15,6 +15,7 @@ use super::clock::{Clock, Moment};
 use super::create::Create;
 use super::daemon::Daemon;
 use super::environment::{Environment, Shell};
+use super::events::Events;
 use super::history::History;
 use super::limits::Limiters;
 use super::listing::{Page, Query, Row};
@@ -29,7 +30,7 @@ use crate::faults::Mode;
 pub(super) struct Service {
     pub(super) clock: Clock,
     organization: String,
-    pub(super) api_key: String,
+    pub(super) admin_key: String,
     /// `http://127.0.0.1:PORT`
     pub(super) origin: String,
     pub(super) processes: Arc<Processes>,
@@ -41,6 +42,7 @@ pub(super) struct Service {
     sandboxes: Mutex<BTreeMap<String, Record>>,
     pub(super) limiters: Limiters,
     pub(super) history: History,
+    pub(super) events: Events,
     /// How many lists have flapped.
     pub(super) flaps: AtomicU64,
 }
@@ -63,7 +65,7 @@ impl Service {
         Ok(Arc::new(Self {
             clock: Clock::default(),
             organization: options.organization,
-            api_key: options.api_key,
+            admin_key: options.api_key,
             origin,
             processes: Arc::new(Processes::new()?),
             shell,
@@ -74,12 +76,18 @@ impl Service {
             sandboxes: Mutex::default(),
             limiters: Limiters::default(),
             history: History::default(),
+            events: Events::default(),
             flaps: AtomicU64::new(0),
         }))
     }
 
     pub(super) fn show(&self, record: &Record) -> Value {
         record.show(&self.toolbox_url())
+    }
+
+    /// The key that is accepted now.
+    pub(super) fn key(&self) -> String {
+        self.settings().api_key.unwrap_or_else(|| self.admin_key.clone())
     }
 
     /// The organisation that the accepted key belongs to now.

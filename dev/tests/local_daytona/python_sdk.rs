@@ -27,6 +27,11 @@ async fn live(form: &str) {
     let (said, complained) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{}\n{said}{complained}", output.status);
     assert!(said.ends_with("\ndone\n"), "{said}{complained}");
+    let heard = server.daytona.calls().await.unwrap();
+    assert!(
+        heard.iter().any(|call| call.route == "GET /api/socket.io/" && call.status == Some(101)),
+        "no events heard"
+    );
     assert_eq!(server.daytona.fired(limited).await.unwrap(), 1);
     assert_eq!(server.daytona.state().await.unwrap().sandboxes.len(), 0);
 }
