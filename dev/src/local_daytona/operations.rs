@@ -57,7 +57,8 @@ impl Service {
             "restoring".clone_into(&mut record.state);
         }
         STARTED.clone_into(&mut record.desired);
-        if self.begin(record, STARTED, self.settings().start_delay_seconds, mode) {
+        // What comes from the archive is answered before it is there.
+        if self.begin(record, STARTED, self.settings().start_delay_seconds, mode) && archived.is_none() {
             self.settle(record, self.clock.now());
         }
         Ok(self.show(record))

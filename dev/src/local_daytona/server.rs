@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderValue, Request, header};
+use axum::http::{HeaderValue, Request, Uri, header};
 use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -119,13 +119,14 @@ impl Gate {
     }
 
     async fn apply(&self, request: Request<Body>, method: &str, path: &str, seq: Option<u64>) -> Response {
+        let uri = request.uri().clone();
         let result: Result<Response, Infallible> = self.router.clone().oneshot(request).await;
         let mut response = result.unwrap_or_else(|never| match never {});
         if let (Some(seq), Some(subject)) = (seq, response.extensions().get::<Subject>()) {
             self.calls.is_about(seq, subject);
         }
         if let Some(problem) = response.extensions().get::<Problem>() {
-            let mut refusal = problem.respond(method, seen_path(problem, path), self.service.clock.now());
+            let mut refusal = problem.respond(method, seen_path(problem, &uri), self.service.clock.now());
             // What it was to carry besides; its empty body is not what is sent.
             response.headers_mut().remove(header::CONTENT_LENGTH);
             refusal.headers_mut().extend(std::mem::take(response.headers_mut()));
@@ -138,13 +139,14 @@ impl Gate {
     }
 }
 
-/// The daemon sees the path without what the proxy takes off.
-fn seen_path<'a>(problem: &Problem, path: &'a str) -> &'a str {
+/// The daemon sees the path without what the proxy takes off; the control plane names the query too.
+fn seen_path<'a>(problem: &Problem, uri: &'a Uri) -> &'a str {
+    let path = uri.path();
     match problem {
         Problem::Daemon(..) => {
             path.strip_prefix("/toolbox/").and_then(|rest| rest.find('/').and_then(|at| rest.get(at..))).unwrap_or(path)
         }
-        _ => path,
+        _ => uri.path_and_query().map_or(path, |whole| whole.as_str()),
     }
 }
 

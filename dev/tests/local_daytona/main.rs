@@ -1,6 +1,7 @@
 //! The local Daytona seen from outside: each behaviour that a client can notice, with real shells.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "all of it is tests")]
 
+mod changes;
 mod events;
 mod faults;
 mod files;
