@@ -68,8 +68,8 @@ pub enum Error {
 pub fn sdk() -> Result<PathBuf, Error> {
     let key = describe("python3")?;
     let digest = Sha256::new().chain_update(REQUIREMENTS).chain_update(key).finalize();
-    let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    let environment = cache()?.join(format!("python-{digest}"));
+    let digest = digest.iter().take(8).fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+    let environment = cache()?.join(format!("python-{digest:016x}"));
     once(&environment, WHAT, Path::is_dir, || install("python3", &environment))?;
     Ok(interpreter(&environment))
 }
