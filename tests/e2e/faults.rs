@@ -136,7 +136,7 @@ async fn a_snapshot_that_does_not_exist_is_told() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_is_opened_only_in_a_started_sandbox() {
     let world = World::without_controller("creating", Options::default()).await;
-    world.daytona.set(Settings { create_delay_seconds: Some(3600), ..Settings::default() }).await.unwrap();
+    world.daytona.set(Settings { create_delay_seconds: Some(600), ..Settings::default() }).await.unwrap();
     let mut world = world;
     world.start_controller();
     world.lease("l").await;
@@ -144,7 +144,7 @@ async fn a_session_is_opened_only_in_a_started_sandbox() {
     assert_eq!(condition(&waiting, "Ready")["reason"], "Provisioning");
     assert_eq!(condition(&waiting, "Reconciling")["status"], "True");
     assert_eq!(world.calls("POST /toolbox/{sandbox}/process/session").await, 0);
-    world.daytona.advance_clock(Duration::from_secs(3601)).await.unwrap();
+    world.daytona.advance_clock(Duration::from_secs(601)).await.unwrap();
     world.until_ready("l").await;
 }
 

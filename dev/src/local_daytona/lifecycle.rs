@@ -110,8 +110,13 @@ impl Service {
         let (now, delay) = (self.clock.now(), delay_seconds.unwrap_or(0));
         let stuck = mode == Some(Mode::StateStuck);
         record.updated_at = now;
-        let due = if stuck { Moment::NEVER } else { now.after(Duration::from_secs(delay)) };
-        record.transition = Some(Transition { due, to });
+        let due = now.after(Duration::from_secs(delay));
+        let given_up = record.patience().map(|(minutes, why)| (now.after(Duration::from_secs(minutes * 60)), why));
+        record.transition = Some(match given_up.filter(|(end, _)| *end < due) {
+            _ if stuck => Transition { due: Moment::NEVER, to, why: None },
+            Some((end, why)) => Transition { due: end, to: ERROR, why: Some(why) },
+            None => Transition { due, to, why: (to == ERROR).then_some("Failed to destroy sandbox") },
+        });
         delay == 0 && !stuck
     }
 
@@ -173,7 +178,7 @@ impl Service {
         match transition.to {
             STARTED => self.become_started(record, now),
             STOPPED => record.become_stopped(now),
-            ERROR => record.error_reason = Some("Failed to destroy sandbox".to_owned()),
+            ERROR => record.error_reason = transition.why.map(str::to_owned),
             _ => {}
         }
         transition.to.clone_into(&mut record.state);

@@ -28,6 +28,8 @@ const ACTIVITY_THROTTLE: Duration = Duration::from_secs(45);
 pub(super) struct Transition {
     pub(super) due: Moment,
     pub(super) to: &'static str,
+    /// The reason, if it ends in an error.
+    pub(super) why: Option<&'static str>,
 }
 
 #[derive(Debug)]
@@ -139,6 +141,17 @@ impl Record {
             (ARCHIVED, STARTED) => "restoring",
             ("unknown", STARTED) => "creating",
             (state, _) => state,
+        }
+    }
+
+    /// How many minutes a start may take from its state, and what is said when it takes longer.
+    pub(super) fn patience(&self) -> Option<(u64, &'static str)> {
+        match self.state.as_str() {
+            "creating" => Some((15, "Timeout while creating sandbox")),
+            "pending_build" => Some((60, "Timeout while building")),
+            "restoring" => Some((30, "Timeout while starting sandbox")),
+            STOPPED if self.desired == STARTED => Some((5, "Timeout while starting sandbox")),
+            _ => None,
         }
     }
 

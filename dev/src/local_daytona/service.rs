@@ -51,7 +51,8 @@ pub(super) struct Service {
 #[derive(Debug)]
 pub(super) enum Entry {
     Unknown,
-    NotStarted,
+    /// What the proxy says of it.
+    NotStarted(&'static str),
     Ready(Arc<Daemon>),
 }
 
@@ -218,7 +219,13 @@ impl Service {
         };
         let ready = record.state == STARTED && record.desired == STARTED;
         let Some(daemon) = record.daemon.clone().filter(|_| ready) else {
-            return Entry::NotStarted;
+            // No runner has what is in the archive.
+            let archived = matches!(record.state.as_str(), ARCHIVED | "restoring");
+            return Entry::NotStarted(if archived {
+                "failed to get runner info: sandbox has no runner"
+            } else {
+                "no IP address found. Is the Sandbox started?"
+            });
         };
         if counts {
             record.open_requests += 1;

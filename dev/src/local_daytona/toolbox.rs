@@ -101,10 +101,7 @@ async fn proxy(
     let daemon = match service.enter(&sandbox, counts) {
         Entry::Ready(daemon) => daemon,
         Entry::Unknown => return unknown(),
-        Entry::NotStarted => {
-            let message = "no IP address found. Is the Sandbox started?";
-            return Problem::daemon_bad_request(message).into_response();
-        }
+        Entry::NotStarted(why) => return Problem::daemon_bad_request(why).into_response(),
     };
     let open = counts.then(|| Arc::new(Open { service: Arc::clone(service), sandbox: sandbox.clone() }));
     if let Some(open) = &open {

@@ -129,7 +129,7 @@ async fn an_ephemeral_sandbox_is_destroyed_in_place_of_being_stopped_and_has_no_
 #[tokio::test]
 async fn a_pending_build_can_be_deleted_and_another_transition_not() {
     let server = Server::bash().await;
-    server.daytona.set(Settings { create_delay_seconds: Some(3600), ..Settings::default() }).await.unwrap();
+    server.daytona.set(Settings { create_delay_seconds: Some(600), ..Settings::default() }).await.unwrap();
     let built = server.create(json!({ "buildInfo": { "dockerfileContent": "FROM debian:12\n" } })).await.id;
     let plain = server.create(json!({})).await.id;
     for (id, status) in [(built, 200), (plain, 409)] {
@@ -175,4 +175,27 @@ async fn a_refusal_names_the_path_with_its_query() {
     let refused = server.get("/sandbox/none?verbose=true").await.json();
     assert_eq!(refused["path"], "/api/sandbox/none?verbose=true");
     assert!(refused["timestamp"].as_str().unwrap().ends_with('Z'));
+}
+
+#[tokio::test]
+async fn a_start_that_takes_too_long_ends_in_an_error() {
+    let server = Server::bash().await;
+    let slow = |settings: Settings| server.daytona.set(settings);
+    slow(Settings { create_delay_seconds: Some(3600), ..Settings::default() }).await.unwrap();
+    let never = server.create(json!({})).await.id;
+    server.daytona.advance_clock(Duration::from_mins(14)).await.unwrap();
+    assert_eq!(state(&server, &never).await, "creating");
+    slow(Settings { create_delay_seconds: Some(0), start_delay_seconds: Some(3600), ..Settings::default() })
+        .await
+        .unwrap();
+    let late = server.create(json!({})).await.id;
+    let stopped = ForcedState { state: "stopped".to_owned(), ..ForcedState::default() };
+    server.daytona.force_state(&late, &stopped).await.unwrap();
+    post(&server, &format!("/sandbox/{late}/start"), Value::Null).await;
+    assert_eq!(state(&server, &late).await, "starting");
+    server.daytona.advance_clock(Duration::from_mins(5)).await.unwrap();
+    for (id, reason) in [(never, "Timeout while creating sandbox"), (late, "Timeout while starting sandbox")] {
+        until_state(&server, &id, "error").await;
+        assert_eq!(server.get(&format!("/sandbox/{id}")).await.json()["errorReason"], reason);
+    }
 }

@@ -11,6 +11,7 @@ mod lists;
 mod modes;
 mod one_shot;
 mod output;
+mod proxy;
 mod python_sdk;
 mod refusals;
 mod routes;
