@@ -101,6 +101,8 @@ fn body<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<T, Problem> {
 
 async fn create(State(service): App, mode: As, bytes: Bytes) -> Result<Response, Problem> {
     let (id, shown) = service.create(Create::parse(body(&bytes)?)?, mode.map(|mode| mode.0))?;
+    // However that ends, what is answered is how it looked when it was made.
+    service.wait_for_start(&shown).await?;
     let mut response = Json(shown).into_response();
     response.extensions_mut().insert(Subject::Sandbox(id));
     Ok(response)
@@ -126,7 +128,8 @@ async fn delete(State(service): App, mode: As, Path(key): Path<String>) -> Answe
 }
 
 async fn start(State(service): App, mode: As, Path(key): Path<String>) -> Answer {
-    service.start(&key, mode.map(|mode| mode.0)).map(Json)
+    let shown = service.start(&key, mode.map(|mode| mode.0))?;
+    Ok(Json(service.wait_for_start(&shown).await?.unwrap_or(shown)))
 }
 
 async fn stop(State(service): App, mode: As, Path(key): Path<String>) -> Answer {

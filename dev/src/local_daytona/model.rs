@@ -74,6 +74,10 @@ pub struct Settings {
     /// From `creating` to `started`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub create_delay_seconds: Option<u64>,
+    /// How long a create and a start wait for what they began before they answer: 30 with the service. Unset, they
+    /// answer at once, as the service does when it has a sandbox in store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer_wait_seconds: Option<u64>,
     /// From `destroying` to gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete_delay_seconds: Option<u64>,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -11,6 +12,9 @@ use super::problem::Problem;
 use super::record::{self, ARCHIVED, ERROR, Record, STARTED, STOPPED};
 use super::service::Service;
 use crate::faults::Mode;
+
+/// How often a call that waits looks again.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The interval that a setter sets.
 #[derive(Debug, Clone, Copy)]
@@ -62,6 +66,32 @@ impl Service {
             self.settle(record, self.clock.now());
         }
         Ok(self.show(record))
+    }
+
+    /// Waits, no longer than the settings say, for a start that was answered like this; says how it looks then. Builds
+    /// and what comes from the archive are not waited for.
+    pub(super) async fn wait_for_start(&self, begun: &Value) -> Result<Option<Value>, Problem> {
+        let text = |field: &str| begun.get(field).and_then(Value::as_str).unwrap_or_default();
+        let end = self.clock.now().after(Duration::from_secs(self.settings().answer_wait_seconds.unwrap_or(0)));
+        if !matches!(text("state"), "creating" | "starting") {
+            return Ok(None);
+        }
+        loop {
+            {
+                let records = self.records();
+                let Some(record) = records.get(text("id")) else {
+                    return Ok(None);
+                };
+                if record.is_errored() {
+                    let reason = record.error_reason.as_deref().unwrap_or_default();
+                    return Err(Problem::bad_request(format!("Sandbox failed to start: {reason}")));
+                }
+                if !record.is_pending() || self.clock.now() >= end {
+                    return Ok(Some(self.show(record)));
+                }
+            }
+            tokio::time::sleep(LOOK).await;
+        }
     }
 
     /// Stops a started sandbox; an ephemeral one is destroyed instead.

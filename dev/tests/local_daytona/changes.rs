@@ -199,3 +199,43 @@ async fn a_start_that_takes_too_long_ends_in_an_error() {
         assert_eq!(server.get(&format!("/sandbox/{id}")).await.json()["errorReason"], reason);
     }
 }
+
+#[tokio::test]
+async fn a_create_answers_after_half_a_minute_at_the_latest_with_how_it_looked_at_first() {
+    let server = Server::bash().await;
+    let settings = Settings {
+        create_delay_seconds: Some(10),
+        start_delay_seconds: Some(100),
+        answer_wait_seconds: Some(30),
+        ..Settings::default()
+    };
+    server.daytona.set(settings).await.unwrap();
+    let known = async |name: &str| server.get(&format!("/sandbox/{name}")).await.status == 200;
+    let create = server.api(Method::POST, "/sandbox", json!({ "name": "n" }));
+    let (answer, ()) = tokio::join!(create, async {
+        until("it is being created", async || known("n").await).await;
+        server.daytona.advance_clock(Duration::from_secs(10)).await.unwrap();
+    });
+    assert_eq!((answer.status, &answer.json()["state"]), (200, &json!("creating")), "even if it has started");
+    assert_eq!(server.get("/sandbox/n").await.json()["state"], "started");
+
+    let id = answer.json()["id"].as_str().unwrap().to_owned();
+    let stopped = ForcedState { state: "stopped".to_owned(), ..ForcedState::default() };
+    server.daytona.force_state(&id, &stopped).await.unwrap();
+    let (answer, ()) = tokio::join!(post(&server, "/sandbox/n/start", Value::Null), async {
+        until("it is starting", async || state(&server, &id).await == "starting").await;
+        server.daytona.advance_clock(Duration::from_secs(30)).await.unwrap();
+    });
+    assert_eq!((answer.status, &answer.json()["state"]), (200, &json!("starting")));
+
+    let create = server.api(Method::POST, "/sandbox", json!({ "name": "failing" }));
+    let (answer, ()) = tokio::join!(create, async {
+        until("it is being created", async || known("failing").await).await;
+        let reason = Some("no space".to_owned());
+        let errored = ForcedState { state: "error".to_owned(), error_reason: reason, ..ForcedState::default() };
+        server.daytona.force_state("failing", &errored).await.unwrap();
+    });
+    assert_eq!((answer.status, &answer.json()["message"]), (400, &json!("Sandbox failed to start: no space")));
+    assert_eq!(server.get("/sandbox/failing").await.json()["state"], "error");
+    assert_eq!(post(&server, "/sandbox", json!({ "name": "failing" })).await.status, 409, "it keeps the name");
+}
