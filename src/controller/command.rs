@@ -9,7 +9,7 @@ use kube::{
 
 use super::{
     board::Suspicion,
-    context::{Context, RECONCILE_LIMIT, reference},
+    context::{Context, RECONCILE_LIMIT, parallel, reference},
     error::Error,
     inputs::{self, Found},
     launch::{fence, kill, submit, wait},
@@ -110,11 +110,6 @@ async fn observe(command: &SandboxCommand, ctx: &Context) -> Result<(Observed, O
     };
     let inputs = found.as_ref().map_or(Inputs::NotAsked, Found::seen);
     Ok((Observed { lease, turn, inputs, sent }, found))
-}
-
-/// How many commands of a lease may run at once.
-fn parallel(lease: &SandboxLease) -> usize {
-    if lease.spec.use_sessions { 1 } else { usize::try_from(lease.spec.max_parallel_commands).unwrap_or(1) }
 }
 
 /// Whether it depends on what it is to run with whether it is started (again).

@@ -4,13 +4,16 @@ use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::{api::core::v1::ObjectReference, jiff::Timestamp};
 use kube::{
-    Client, Resource, ResourceExt,
+    Client, Resource,
     runtime::reflector::{ObjectRef, Store},
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{attempts::Attempts, board::Board, error::Failures, ledger::Ledger, sequences::Sequences, slots::Slots};
+use super::{
+    attempts::Attempts, board::Board, by_lease::ByLease, error::Failures, ledger::Ledger, sequences::Sequences,
+    slots::Slots,
+};
 use crate::{
     api::{SandboxCommand, SandboxLease},
     cluster::events::Events,
@@ -26,6 +29,7 @@ pub struct Context {
     pub(super) clients: Arc<Clients>,
     pub(super) leases: Store<SandboxLease>,
     pub(super) commands: Store<SandboxCommand>,
+    pub(super) by_lease: ByLease,
     pub(super) board: Board,
     pub(super) attempts: Arc<Attempts>,
     pub(super) failures: Failures,
@@ -73,11 +77,7 @@ impl Context {
 
     /// The commands that name this lease.
     pub(super) fn commands_of(&self, namespace: &str, lease: &str) -> Vec<Arc<SandboxCommand>> {
-        self.commands
-            .state()
-            .into_iter()
-            .filter(|c| c.spec.lease_ref.name == lease && c.namespace().as_deref() == Some(namespace))
-            .collect()
+        self.by_lease.of(namespace, lease, &self.commands)
     }
 
     /// Asks for a look at the commands of a lease that can do something with its news: those that run or are next, or
@@ -93,25 +93,25 @@ impl Context {
         }
     }
 
-    /// Asks for a look at the commands of a lease whose turn may have come.
+    /// Asks for a look at the commands of a lease whose turn has come. The others look at their place now and then:
+    /// each move of a long queue would else be told by all of it.
     pub(super) fn hint_next(&self, namespace: &str, lease: &str) {
-        let mut waiting = self.commands_of(namespace, lease);
-        waiting.retain(|c| queue::unfinished(c) && !queue::running(c) && !queue::held_up(c));
-        queue::sort(&mut waiting);
-        for command in waiting.iter().take(HINTED) {
-            self.hint_command(command);
+        let parallel = self.leases.get(&ObjectRef::new(lease).within(namespace)).map_or(1, |lease| parallel(&lease));
+        for command in queue::next(self.commands_of(namespace, lease), parallel) {
+            self.hint_command(&command);
         }
     }
+}
+
+/// How many commands of a lease may run at once.
+pub(super) fn parallel(lease: &SandboxLease) -> usize {
+    if lease.spec.use_sessions { 1 } else { usize::try_from(lease.spec.max_parallel_commands).unwrap_or(1) }
 }
 
 /// A reference for events; resourceVersion is left out, or repeats would not be counted together.
 pub(super) fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
     ObjectReference { resource_version: None, ..object.object_ref(&()) }
 }
-
-/// How many waiting commands of a lease look at its news at once; the others say only that they wait, and look now and
-/// then.
-const HINTED: usize = 16;
 
 /// How long one reconcile may take. Longer than any single call in it, the held ones apart.
 pub(super) const RECONCILE_LIMIT: Duration = Duration::from_mins(2);

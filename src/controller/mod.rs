@@ -2,6 +2,7 @@
 
 mod attempts;
 mod board;
+mod by_lease;
 mod command;
 mod context;
 mod credentials;

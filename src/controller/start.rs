@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     attempts::Attempts,
     board::Board,
+    by_lease::ByLease,
     command,
     context::Context,
     error::{Error, Failures},
@@ -87,6 +88,7 @@ pub async fn start(
         clients,
         leases: leases.clone(),
         commands: commands.clone(),
+        by_lease: ByLease::default(),
         board: Board::default(),
         attempts: Arc::new(Attempts::default()),
         failures: Failures::default(),
@@ -113,7 +115,10 @@ pub async fn start(
             sequences.accept(command);
             watches::prune_command(command);
         })
-        .inspect(move |event| watches::command_news(event, &pending, &tap));
+        .inspect(move |event| {
+            tap.by_lease.take(event);
+            watches::command_news(event, &pending, &tap);
+        });
 
     let lease_controller = Controller::for_stream(changed(lease_events), leases.clone())
         .with_config(controller::Config::default().concurrency(CONCURRENCY))

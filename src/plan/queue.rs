@@ -1,5 +1,7 @@
 //! The order of commands in a lease: by `order`, then as they were accepted, so many at a time as the lease allows.
 
+use std::borrow::Borrow;
+
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -21,8 +23,8 @@ pub fn running(command: &SandboxCommand) -> bool {
 }
 
 /// Sorted by turn.
-pub fn sort<C: AsRef<SandboxCommand>>(commands: &mut [C]) {
-    commands.sort_by(|a, b| place(a.as_ref()).cmp(&place(b.as_ref())));
+pub fn sort<C: Borrow<SandboxCommand>>(commands: &mut [C]) {
+    commands.sort_by(|a, b| place(a.borrow()).cmp(&place(b.borrow())));
 }
 
 /// What stands between a waiting command and its start.
@@ -59,21 +61,61 @@ pub fn turn<'a>(
     let (uid, mine) = (this.uid(), place(this));
     let others = of_lease.into_iter().filter(|other| other.uid() != uid && unfinished(other));
     let (running, waiting): (Vec<_>, Vec<_>) = others.partition(|other| running(other));
-    // A queued command that is being deleted will not run; one that runs holds its place until it has ended.
-    let mut before: Vec<_> = waiting
-        .into_iter()
-        .filter(|other| other.metadata.deletion_timestamp.is_none() && !held_up(other) && place(other) < mine)
-        .collect();
-    before.sort_by(|a, b| place(a).cmp(&place(b)));
-    let mut free = parallel.saturating_sub(running.len());
-    let mut persist_taken = running.iter().any(|other| persists(other));
+    let mut before: Vec<_> = waiting.into_iter().filter(|other| will_run(other) && place(other) < mine).collect();
+    sort(&mut before);
+    let mut room = Room::beside(&running, parallel);
     for other in &before {
-        if !(persists(other) && persist_taken) {
-            free = free.saturating_sub(1);
-        }
-        persist_taken |= persists(other);
+        room.take(other);
     }
-    Turn { ahead: running.len() + before.len(), now: free > 0 && !(persists(this) && persist_taken) }
+    Turn { ahead: running.len() + before.len(), now: room.has(this) }
+}
+
+/// Those of a lease's commands whose turn it is, of which `parallel` may run at once.
+#[must_use]
+pub fn next<C: Borrow<SandboxCommand>>(of_lease: Vec<C>, parallel: usize) -> Vec<C> {
+    let of_lease = of_lease.into_iter().filter(|command| unfinished(command.borrow()));
+    let (running, mut waiting): (Vec<_>, Vec<_>) = of_lease.partition(|command| running(command.borrow()));
+    sort(&mut waiting);
+    let mut room = Room::beside(&running, parallel);
+    waiting.retain(|command| {
+        let now = room.has(command.borrow()) && !held_up(command.borrow());
+        if will_run(command.borrow()) {
+            room.take(command.borrow());
+        }
+        now
+    });
+    waiting
+}
+
+/// A queued command that is being deleted will not run; one that runs holds its place until it has ended.
+fn will_run(waiting: &SandboxCommand) -> bool {
+    waiting.metadata.deletion_timestamp.is_none() && !held_up(waiting)
+}
+
+/// What commands in their turn leave for those behind them.
+struct Room {
+    free: usize,
+    persist_taken: bool,
+}
+
+impl Room {
+    fn beside<C: Borrow<SandboxCommand>>(running: &[C], parallel: usize) -> Self {
+        Self {
+            free: parallel.saturating_sub(running.len()),
+            persist_taken: running.iter().any(|command| persists(command.borrow())),
+        }
+    }
+
+    fn has(&self, command: &SandboxCommand) -> bool {
+        self.free > 0 && !(persists(command) && self.persist_taken)
+    }
+
+    fn take(&mut self, command: &SandboxCommand) {
+        if !(persists(command) && self.persist_taken) {
+            self.free = self.free.saturating_sub(1);
+        }
+        self.persist_taken |= persists(command);
+    }
 }
 
 /// `metadata.resourceVersion` as a number; comparable within a resource from Kubernetes 1.35 on, and in practice on
@@ -126,6 +168,33 @@ mod tests {
         let usual = command("usual", Some(4), "4", Some(CommandState::Queued));
         let all = [&late, &usual, &early];
         assert_eq!(all.map(|c| ahead(c, &all)), [2, 1, 0]);
+    }
+
+    #[test]
+    fn those_are_next_whose_turn_it_is() {
+        let queued = |name, sequence| command(name, Some(sequence), "1", Some(CommandState::Queued));
+        let (mut first, mut second, mut third, fourth) =
+            (queued("first", 1), queued("second", 2), queued("third", 3), queued("fourth", 4));
+        let runs = command("runs", Some(9), "2", Some(CommandState::Running));
+        let agree = |all: &[&SandboxCommand], parallel| {
+            let next: Vec<_> = next(all.to_vec(), parallel).iter().map(|c| c.name_any()).collect();
+            let turns = all.iter().filter(|c| !running(c) && !held_up(c));
+            let mut one_by_one: Vec<_> =
+                turns.filter(|c| turn(c, all.iter().copied(), parallel).now).copied().collect();
+            sort(&mut one_by_one);
+            assert_eq!(next, one_by_one.iter().map(|c| c.name_any()).collect::<Vec<_>>());
+            next
+        };
+        assert_eq!(agree(&[&fourth, &third, &second, &first], 1), ["first"]);
+        assert!(agree(&[&first, &runs], 1).is_empty());
+        assert_eq!(agree(&[&third, &first, &second, &runs], 3), ["first", "second"]);
+        second.spec.shell_state = ShellState::Persist;
+        third.spec.shell_state = ShellState::Persist;
+        assert_eq!(agree(&[&first, &second, &third, &fourth], 3), ["first", "second", "fourth"]);
+        // What is being deleted is looked at in its turn, and holds up nobody.
+        first.metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+        assert_eq!(agree(&[&first, &second, &third, &fourth], 1), ["first", "second"]);
     }
 
     #[test]
