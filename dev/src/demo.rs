@@ -62,6 +62,9 @@ pub enum Error {
     /// A program cannot be started.
     #[error(transparent)]
     Supervise(#[from] supervise::Error),
+    /// The local Daytona did not start.
+    #[error(transparent)]
+    Start(#[from] local_daytona::StartError),
     /// The local Daytona does not answer.
     #[error(transparent)]
     Daytona(#[from] local_daytona::RequestError),

@@ -1,6 +1,7 @@
 //! What only serves trying and testing daytona-controller. Nothing here is in the shipped binary,
 //! and nothing here shares a type with it: a shared type would be a shared mistake.
 
+pub mod bench;
 pub mod binaries;
 pub mod cluster;
 pub mod control_plane;

@@ -53,7 +53,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use client::{Launch, LocalDaytona, RequestError};
+pub use client::{Launch, LocalDaytona, RequestError, StartError};
 pub use model::{Call, ForcedState, RateLimits, SandboxReport, Settings, State};
 pub use server::{ServerError, run};
 

@@ -265,10 +265,7 @@ async fn daytona(directory: &std::path::Path, options: &Options) -> (Supervised,
     launch.shell = options.shell.map(str::to_owned);
     launch.session_grace = Some(Duration::from_secs(1));
     launch.snapshots = vec!["tools".to_owned()];
-    let process = Supervised::spawn(&launch.command(), &directory.join("daytona.log")).unwrap();
-    let url = wait::until("the local Daytona", LIMIT, async || std::fs::read_to_string(&ready).ok()).await.unwrap();
-    let daytona = LocalDaytona::connect(url.trim(), KEY).unwrap();
-    (process, daytona)
+    launch.start(&directory.join("daytona.log")).await.unwrap_or_else(|e| panic!("{e}"))
 }
 
 pub(crate) fn walk(directory: &std::path::Path, name: &str) -> Option<PathBuf> {

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::json;
 
@@ -15,15 +14,12 @@ use crate::install::{self, Release, workspace};
 use crate::kubectl::Kubectl;
 use crate::local_daytona::{Launch, LocalDaytona};
 use crate::programs;
-use crate::supervise::{Program, Supervised, log_tail};
-use crate::wait::until;
+use crate::supervise::{Supervised, log_tail};
 
 /// Where the examples are applied.
 const NAMESPACE: &str = "demo";
 /// Where the controller's account lives.
 const CONTROLLER_NAMESPACE: &str = "daytona-controller";
-/// How long the local Daytona may take to answer.
-const READY: Duration = Duration::from_secs(20);
 
 /// What is running.
 pub(super) struct Stage {
@@ -188,16 +184,5 @@ async fn start_daytona(directory: &Path) -> Result<(Supervised, LocalDaytona), E
     let (files, ready) = (directory.join("daytona"), directory.join("local-daytona.url"));
     let key = format!("dtn_{}", uuid::Uuid::new_v4().simple());
     let launch = Launch::new(&binary, &files, &key, &ready);
-    let (command, log) = (launch.command(), directory.join("local-daytona.log"));
-    let mut service = Program::new(&command, &log).scratch(&files).spawn()?;
-    let url = until("the local Daytona to answer", READY, async || match service.ended() {
-        Ok(None) => Some(Ok(std::fs::read_to_string(&ready).ok().filter(|url| !url.is_empty())?)),
-        Ok(Some(_)) => {
-            eprintln!("{}", log_tail(&log, super::TAIL));
-            Some(Err(Error::Ended("the local Daytona")))
-        }
-        Err(error) => Some(Err(error.into())),
-    });
-    let url = url.await??;
-    Ok((service, LocalDaytona::connect(&url, &key)?))
+    Ok(launch.start(&directory.join("local-daytona.log")).await?)
 }

@@ -11,6 +11,11 @@ use serde_json::{Value, json};
 
 use super::model::{Call, ForcedState, SandboxReport, Settings, State};
 use crate::faults::{Rule, RuleReport};
+use crate::supervise::{self, Program, Supervised, log_tail};
+use crate::wait::{self, until};
+
+/// How long it may take to answer.
+const READY: Duration = Duration::from_secs(20);
 
 /// How to start the `local-daytona` binary.
 #[derive(Debug, Clone)]
@@ -82,6 +87,39 @@ impl Launch {
         command.args(self.arguments());
         command
     }
+
+    /// Starts it under supervision, with its output in `log`, and waits until it answers. Its directory goes with it.
+    ///
+    /// # Errors
+    /// When it cannot be started, ends, or does not answer in time.
+    pub async fn start(&self, log: &Path) -> Result<(Supervised, LocalDaytona), StartError> {
+        let mut service = Program::new(&self.command(), log).scratch(&self.dir).spawn()?;
+        let announced = || std::fs::read_to_string(&self.ready_file).ok().filter(|url| !url.is_empty());
+        let url = until("the local Daytona to answer", READY, async || match service.ended() {
+            Ok(None) => announced().map(Ok),
+            Ok(Some(_)) => Some(Err(StartError::Ended(log_tail(log, 30)))),
+            Err(error) => Some(Err(error.into())),
+        });
+        let url = url.await??;
+        Ok((service, LocalDaytona::connect(&url, &self.api_key)?))
+    }
+}
+
+/// Why the local Daytona does not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// It cannot be started.
+    #[error(transparent)]
+    Supervise(#[from] supervise::Error),
+    /// It did not announce itself.
+    #[error(transparent)]
+    TimedOut(#[from] wait::TimedOut),
+    /// It ended.
+    #[error("the local Daytona ended; the end of its log:\n{0}")]
+    Ended(String),
+    /// It announced something that cannot be asked.
+    #[error(transparent)]
+    Request(#[from] RequestError),
 }
 
 /// Why the local Daytona did not do as it was told.
