@@ -105,9 +105,9 @@ impl Filter {
             Self::AtLeast(field, least) => row.number(field) >= *least,
             Self::AtMost(field, most) => row.number(field) <= *most,
             Self::Is(field, wanted) => (row.item.get(*field) == Some(&Value::Bool(true))) == *wanted,
-            // All moments are written in one form, which sorts as they do.
+            // All moments are written in one form, which sorts as they do; what has none fits no bound.
             Self::Since(field, moment) => row.text(field) >= moment.as_str(),
-            Self::Until(field, moment) => row.text(field) <= moment.as_str(),
+            Self::Until(field, moment) => row.item.contains_key(*field) && row.text(field) <= moment.as_str(),
             Self::Labels(labels) => {
                 let own = row.item.get("labels");
                 labels.iter().all(|(key, value)| own.and_then(|own| own.get(key)) == Some(value))
@@ -213,6 +213,8 @@ impl Query {
             "createdAtBefore" => Some((Filter::Until, "createdAt")),
             "lastEventAfter" => Some((Filter::Since, "lastActivityAt")),
             "lastEventBefore" => Some((Filter::Until, "lastActivityAt")),
+            "autoDestroyAtAfter" => Some((Filter::Since, "autoDestroyAt")),
+            "autoDestroyAtBefore" => Some((Filter::Until, "autoDestroyAt")),
             _ => None,
         };
         if let Some((bound, field)) = number {

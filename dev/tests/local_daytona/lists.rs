@@ -32,7 +32,8 @@ async fn a_list_is_filtered_by_each_field_of_the_table() {
     server.daytona.add_snapshot("special").await.unwrap();
     let small = built(&server, "Small", 2).await;
     let large = built(&server, "large", 4).await;
-    server.create(json!({ "name": "plain", "snapshot": "special", "labels": { "a": "1", "b": "2" } })).await;
+    let labels = json!({ "a": "1", "b": "2" });
+    server.create(json!({ "name": "plain", "snapshot": "special", "labels": labels, "ttlMinutes": 60 })).await;
     let created = |shown: &Value| shown["createdAt"].as_str().unwrap().to_owned();
     let first = created(&server.get(&format!("/sandbox/{small}")).await.json());
     let second = created(&server.get(&format!("/sandbox/{large}")).await.json());
@@ -60,6 +61,9 @@ async fn a_list_is_filtered_by_each_field_of_the_table() {
         ("createdAtBefore=2020-01-01", ""),
         ("lastEventAfter=2020-01-01T00:00:00Z", "Small large plain"),
         ("lastEventBefore=2020-01-01T00:00:00%2B00:00", ""),
+        ("autoDestroyAtAfter=2020-01-01", "plain"),
+        ("autoDestroyAtBefore=2999-01-01", "plain"),
+        ("autoDestroyAtAfter=2999-01-01", ""),
         ("notKnown=1", "Small large plain"),
     ] {
         let found = names(&server, &format!("sort=createdAt&order=asc&{query}")).await;
