@@ -45,7 +45,7 @@ async fn a_follow_can_close_early_each_time_elsewhere() {
         }
         assert!(lengths.windows(2).all(|pair| pair[0] != pair[1]), "{lengths:?}");
         assert_eq!(server.daytona.fired(rule).await.unwrap(), 4);
-        let whole: String = (1..=3000).map(|line| format!("{line}\n")).collect();
+        let whole: String = (1..=3000).map(|line: u32| line.to_string() + "\n").collect();
         assert_eq!(sandbox.log("s", &command).await, whole, "the log itself is complete");
         runs.push(lengths);
     }
