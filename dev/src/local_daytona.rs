@@ -8,8 +8,10 @@
 //! Where to look: `server` owns connections, faults and the call log; `control` has the control plane's
 //! routes, with `guards` (keys, limits) before and `operations` (what may be done when), `listing` and
 //! `events` behind them, over `service` (the sandboxes) and `lifecycle` (what becomes of them); `toolbox`
-//! is what a sandbox's daemon answers, with `session`, `execute` and `files` behind it; `processes` is the
-//! only place that sends a signal.
+//! is the proxy before a sandbox's daemon and what all its answers have in common. The daemon answers for
+//! sessions in `sessions` (over `session`, `command`, `labels` and `follow`), for one-shot commands in
+//! `execute` and `code_run`, for files in `files`, `transfer`, `bulk` and `search`. `processes` is the only
+//! place that sends a signal.
 
 mod admin;
 mod bulk;

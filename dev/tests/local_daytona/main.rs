@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "all of it is tests")]
 
 mod changes;
+mod commands;
 mod events;
 mod faults;
 mod files;
