@@ -160,11 +160,15 @@ clear() {
 # Removes the files of what was cleared, what was uploaded too late, and what a waiter that was ended has left.
 remove_cleared() {
   [ "$gone" ] || return 0
+  set --
   for one in $gone; do
-    for place in "$base/wait/$one".* "$base/input/$one".*; do rm -rf "$place"; done
+    for place in "$base/attempt/$one" "$base/input/$one" "$base/input/$one".* "$base/wait/$one".*; do
+      if [ -e "$place" ] || [ -h "$place" ]; then set -- "$@" "$place"; fi
+    done
+    # More would not fit on a command line.
+    [ $# -lt 500 ] || { rm -rf "$@"; set --; }
   done
-  # shellcheck disable=SC2086 # a list of checked names
-  (cd "$base/attempt" && rm -rf $gone; cd "$base/input" && rm -rf $gone)
+  [ $# = 0 ] || rm -rf "$@"
 } 2>/dev/null
 
 clear_collected() {

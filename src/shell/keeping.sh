@@ -28,7 +28,7 @@ onward() { exec cat >"$kept.more"; }
 # than it is told, and counts. It never stops reading: a writer must neither wait nor be ended.
 # The last line written is "BYTES-ON-DISK BYTES-AFTER-THOSE", "-" for unknown.
 keep() {
-  kept=$dir/$1 size=0 after=0
+  kept=$dir/$1 size=0 after=0 over=''
   trap '' HUP INT TERM
   : >"$kept"
   while [ "$size" -lt $KEPT_BYTES ]; do
@@ -45,7 +45,8 @@ keep() {
     done <"$kept.said"
     # Not every dd says how many bytes it were.
     if [ "$counted" ]; then size=$((size + counted)); else size_of "$kept"; fi
-    [ "${records:-0}" -ge $blocks ] || break
+    # It came to the end: nobody holds the other one, and nobody can get hold of it.
+    [ "${records:-0}" -ge $blocks ] || { over=yes; break; }
   done
   if [ "$size" -ge $KEPT_BYTES ] && [ "$after" = 0 ] && [ ! -e "$dir/drained" ]; then
     mkfifo "$kept.more" "$kept.counted"
@@ -57,6 +58,7 @@ keep() {
   fi
   [ "$after" != - ] || [ -e "$dir/drained" ] || cat <&3 >/dev/null
   echo "$size $after" >"$kept.size"
+  [ ! "$over" ] || exit
   # A background process may go on writing; it must not notice that nobody looks, and not fill the disk.
   exec cat <&3 >/dev/null
 } 2>/dev/null

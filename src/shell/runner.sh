@@ -129,9 +129,8 @@ pause() { sleep "0.$1" 2>/dev/null || sleep 1; }
 
 # Wakes those who wait. Opened for reading too, a FIFO neither blocks nor ends us when its reader is gone.
 wake() {
-  woken=
   for fifo in "$base/wait/$attempt".*; do
-    [ -p "$fifo" ] && { echo ended 1<>"$fifo"; woken=yes; }
+    [ -p "$fifo" ] && echo ended 1<>"$fifo"
   done 2>/dev/null
 }
 
@@ -197,9 +196,13 @@ launch() {
 receive() {
   lines=${form#inline=} lines=${lines%%,*}
   bytes=${lines#*/} lines=${lines%/*}
-  mkdir "$1" && cat >"$1/body" || return 0
-  size_of "$1/body"
+  # Where there is nothing but the script, it is what came. Each program that is not started is a millisecond.
+  case $lines,$form in 0,*,persist*) body=$1/body ;; 0,*) body=$1/script ;; *) body=$1/body ;; esac
+  # What could not be written is not there, and then nothing starts.
+  { mkdir "$1" && cat >"$body"; } || { rm -f "$body"; return 0; }
+  size_of "$body"
   [ "$size" = "$bytes" ] || return 1
+  [ "$body" != "$1/script" ] || return 0
   # `read` takes no byte more than the line, so that the rest is the script.
   {
     case $form in *,persist*) IFS= read -r line && echo "$line" >"$1/names" ;; esac
@@ -208,13 +211,15 @@ receive() {
       printf '%s\n' "$line" || break
       lines=$((lines - 1))
     done >"$1/env"
-    # What could not be written is not there, and then nothing starts.
     [ "$lines" = 0 ] && { cat >"$1/script" || rm -f "$1/script"; }
   } <"$1/body"
   [ -s "$1/env" ] || rm -f "$1/env"
   rm -f "$1/body"
   return 0
 }
+
+# What was uploaded is not yet for nobody else to read.
+private() { case $form in uploaded*) chmod -R go= "$dir" ;; esac; }
 
 run() {
   form=$4 workdir=$5
@@ -238,7 +243,7 @@ run() {
   trap : HUP INT TERM PIPE
   exec 4>&2 2>/dev/null
   # shellcheck disable=SC2094
-  if ! { [ ! -e "$dir" ] && mv "$input" "$dir" && chmod -R go= "$dir" && [ -f "$dir/script" ] &&
+  if ! { [ ! -e "$dir" ] && mv "$input" "$dir" && private && [ -f "$dir/script" ] &&
     printf '%120s\n' '' >"$dir/exit.new" && mkfifo "$dir/out" "$dir/err" &&
     printf '' >"$dir/open" && exec 5>>"$dir/open" 6<"$dir/open" && rm "$dir/open"; }; then
     rm -rf "$input" "$dir/script" "$dir/env" "$dir/stdin" "$dir/body"
@@ -247,8 +252,13 @@ run() {
     finish 126 "$begin" "$begin" nostart
     exit 98
   fi
-  setsid=$(command -v setsid) sh=$(command -v sh)
-  shell=$(command -v bash) || shell=$sh
+  setsid=setsid shell=bash sh=sh
+  command -v setsid >/dev/null || setsid=
+  command -v bash >/dev/null || shell='sh'
+  # The job may have a PATH of its own.
+  if [ -f "$dir/env" ] || [ "${form%,persist*}" != "$form" ]; then
+    sh=$(command -v sh) shell=$(command -v $shell) setsid=${setsid:+$(command -v setsid)}
+  fi
   # A FIFO and a reader, not a plain file: `echo x >/dev/stderr` would truncate a file.
   keep stdout 3<"$dir/out" 4>&- 5>&- 6<&- </dev/null >/dev/null 2>&1 &
   # shellcheck disable=SC2034 # looked at by keeping.sh
@@ -272,7 +282,6 @@ run() {
     rm -rf "$dir/script" "$dir/env" "$dir/stdin"
   fi
   finish $code "$begin" "$finished" "$how"
-  if [ "$woken" ]; then rm -f "$base/wait/$attempt".*; fi
   # From here on nobody waits.
   [ "$op" = run ] || exit $code
   reap

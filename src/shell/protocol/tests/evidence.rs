@@ -24,7 +24,10 @@ fn what_is_no_number_is_not_reckoned_with() {
             ("echo a b >stdout.size; rm stderr.taker; mkdir stderr.taker", None),
             ("rm begun; mkdir begun", Some(How::Full)),
             ("echo 08+1 >>stdout.said; rm -f child; mkfifo child", Some(How::Full)),
-            ("rm stdout.taker; mkfifo stdout.taker; rm -f stderr; mkdir stderr", Some(How::OutputLost)),
+            (
+                "rm stdout.taker; mkfifo stdout.taker; until rm -f stderr; mkdir stderr 2>/dev/null; do :; done",
+                Some(How::OutputLost),
+            ),
         ] {
             let read = "until [ -s stdout.taker ] && [ -s stderr.taker ]; do sleep 0.01; done";
             let answer = sandbox.run(&format!("{THERE}{read}; {garbage}; exit 6"));
