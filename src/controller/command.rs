@@ -6,6 +6,7 @@ use kube::{
     Api, ResourceExt,
     runtime::{controller::Action, reflector::ObjectRef},
 };
+use tokio::sync::SemaphorePermit;
 
 use super::{
     board::Suspicion,
@@ -15,6 +16,7 @@ use super::{
     launch::{fence, kill, submit, wait},
     store::store,
     subject::{Next, attempt, handle, hint_lease, lease_uid, suspect},
+    watches::prune_command,
 };
 use crate::{
     api::{
@@ -33,13 +35,18 @@ use crate::{
 const STEPS: usize = 12;
 /// How long until the watch should have caught up.
 const BEHIND: Duration = Duration::from_millis(200);
+/// How long a command has run when an event says that it was sent.
+const TELLS_START_AFTER: Duration = Duration::from_secs(1);
 /// Longest wait before a failed step is tried again. Short: every error of a toolbox may be gone in a moment, and the
 /// lease's own controller finds out what is behind it.
 const LONGEST_WAIT: Duration = Duration::from_secs(15);
 
 pub(super) async fn reconcile(command: Arc<SandboxCommand>, ctx: Arc<Context>) -> Result<Action, Error> {
     let uid = command.uid().unwrap_or_default();
-    let result = tokio::time::timeout(RECONCILE_LIMIT, steps((*command).clone(), &ctx)).await;
+    // What waits for its turn is small: ten thousand commands may come at once.
+    let turn = ctx.turns.acquire().await.ok();
+    let steps = Box::pin(steps((*command).clone(), turn, &ctx));
+    let result = tokio::time::timeout(RECONCILE_LIMIT, steps).await;
     let (action, settled) = result.map_err(|_| Error::TimedOut)??;
     // That a wait was begun says nothing of how it will go.
     if settled {
@@ -53,8 +60,13 @@ pub(super) fn error_policy(command: &SandboxCommand, error: &Error, ctx: &Contex
 }
 
 /// What to do next, and whether nothing is under way that could still fail.
-async fn steps(mut command: SandboxCommand, ctx: &Arc<Context>) -> Result<(Action, bool), Error> {
+async fn steps(
+    mut command: SandboxCommand,
+    mut turn: Option<SemaphorePermit<'_>>,
+    ctx: &Arc<Context>,
+) -> Result<(Action, bool), Error> {
     ctx.listed().await;
+    command = ctx.latest.of(command);
     if lags(&command) {
         // The watch's copy of a finished command lacks its outputs; what is written must not.
         let namespace = command.namespace().unwrap_or_default();
@@ -68,6 +80,10 @@ async fn steps(mut command: SandboxCommand, ctx: &Arc<Context>) -> Result<(Actio
         let (observed, found) = observe(&command, ctx).await?;
         let step = plan::decide(&command, &observed, ctx.now());
         tracing::debug!(?step, "decided");
+        if matches!(step, Step::Submit { .. } | Step::Kill { .. } | Step::Fence) {
+            // A Daytona that hangs must not hold up the commands of others.
+            turn.take();
+        }
         match act(command, step, found, ctx).await? {
             Next::Now(next) => command = *next,
             Next::Waiting(wait) => return Ok((Action::requeue(wait), false)),
@@ -149,10 +165,17 @@ async fn act(command: SandboxCommand, step: Step, found: Option<Found>, ctx: &Ar
         }
         Step::Look(wait) => Ok(Next::After(wait)),
         Step::AddFinalizer => {
-            Ok(finalizer::add(&api, &command, COMMAND_FINALIZER).await?.map_or(Next::Rest, Next::now))
+            let Some(now) = finalizer::add(&api, &command, COMMAND_FINALIZER).await? else { return Ok(Next::Rest) };
+            ctx.latest.note(&now);
+            Ok(Next::now(now))
         }
         Step::RemoveFinalizer => {
-            finalizer::remove(&api, &command, COMMAND_FINALIZER).await?;
+            let now = finalizer::remove(&api, &command, COMMAND_FINALIZER).await?;
+            // One that is being deleted is gone with its last finalizer.
+            if let Some(mut now) = now.filter(|now| now.metadata.deletion_timestamp.is_none()) {
+                prune_command(&mut now);
+                ctx.latest.note(&now);
+            }
             ctx.forget_command(&uid);
             Ok(Next::Rest)
         }
@@ -185,7 +208,7 @@ async fn record(
     new: &SandboxCommandStatus,
     again: Again,
     found: Option<Found>,
-    ctx: &Context,
+    ctx: &Arc<Context>,
 ) -> Result<Next, Error> {
     let old = command.status.clone().unwrap_or_default();
     if new.state == Some(CommandState::Finished) {
@@ -197,6 +220,7 @@ async fn record(
     let Some(now) = status::apply(api, &command, command.status.as_ref(), new).await? else {
         return Ok(Next::Rest);
     };
+    ctx.latest.note(&now);
     match new.state {
         Some(CommandState::Queued) => ctx.slots.leave(&now.uid().unwrap_or_default()),
         Some(CommandState::Running) if new.attempts != old.attempts => {
@@ -260,12 +284,25 @@ fn doubt(command: &SandboxCommand, ctx: &Context) {
     }
 }
 
-/// An event when the command is sent and when it has ended.
-fn announce(command: &SandboxCommand, old: &SandboxCommandStatus, new: &SandboxCommandStatus, ctx: &Context) {
+/// An event when the command has ended, and one that it was sent if it is still at it a moment later: of most commands
+/// the end says it all.
+fn announce(command: &SandboxCommand, old: &SandboxCommandStatus, new: &SandboxCommandStatus, ctx: &Arc<Context>) {
     if old.state == new.state || new.state == Some(CommandState::Queued) {
         return;
     }
-    if let Some(told) = condition(&new.conditions, CommandCondition::Succeeded.as_str()) {
-        ctx.events.publish(reference(command), told.status == "False", &told.reason, "Run", &told.message);
+    let Some(told) = condition(&new.conditions, CommandCondition::Succeeded.as_str()).cloned() else { return };
+    let (about, ctx) = (reference(command), Arc::clone(ctx));
+    let publish = move |ctx: &Context| {
+        ctx.events.publish(about, told.status == "False", &told.reason, "Run", &told.message);
+    };
+    if new.state == Some(CommandState::Finished) {
+        return publish(&ctx);
     }
+    let name = ObjectRef::from_obj(command);
+    tokio::spawn(async move {
+        let waited = ctx.stop.run_until_cancelled(tokio::time::sleep(TELLS_START_AFTER)).await;
+        if waited.is_some() && ctx.commands.get(&name).is_some_and(|command| queue::running(&command)) {
+            publish(&ctx);
+        }
+    });
 }

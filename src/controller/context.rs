@@ -7,12 +7,12 @@ use kube::{
     Client, Resource,
     runtime::reflector::{ObjectRef, Store},
 };
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    attempts::Attempts, board::Board, by_lease::ByLease, error::Failures, ledger::Ledger, sequences::Sequences,
-    slots::Slots,
+    attempts::Attempts, board::Board, by_lease::ByLease, error::Failures, latest::Latest, ledger::Ledger,
+    sequences::Sequences, slots::Slots,
 };
 use crate::{
     api::{SandboxCommand, SandboxLease},
@@ -33,6 +33,7 @@ pub struct Context {
     pub(super) board: Board,
     pub(super) attempts: Arc<Attempts>,
     pub(super) failures: Failures,
+    pub(super) latest: Latest,
     pub(super) sequences: Arc<Sequences>,
     pub(super) slots: Slots,
     pub(super) ledger: Ledger,
@@ -43,6 +44,8 @@ pub struct Context {
     pub(super) listed: CancellationToken,
     /// Cancelled once the Secrets and `ConfigMaps` were listed.
     pub(super) sources_listed: CancellationToken,
+    /// Commands that are looked at at once.
+    pub(super) turns: Semaphore,
     pub(super) stop: CancellationToken,
     pub(super) clock: fn() -> Timestamp,
 }

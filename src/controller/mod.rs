@@ -8,6 +8,7 @@ mod context;
 mod credentials;
 mod error;
 mod inputs;
+mod latest;
 mod launch;
 mod lease;
 mod ledger;

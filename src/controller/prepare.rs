@@ -12,7 +12,7 @@ use crate::{
 
 /// Puts the controller's files there; doing it again changes nothing.
 pub(super) async fn set_up(toolbox: &Toolbox, workspace: &Workspace) -> Result<(), Error> {
-    let done = toolbox.execute("set up the workspace", &workspace.set_up(), Duration::ZERO).await?;
+    let done = toolbox.execute_long("set up the workspace", || workspace.set_up()).await?;
     if done.exit_code == 0 && done.result.contains(Workspace::SET_UP) {
         return Ok(());
     }

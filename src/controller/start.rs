@@ -18,7 +18,7 @@ use kube::{
         watcher::Event,
     },
 };
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -28,6 +28,7 @@ use super::{
     command,
     context::Context,
     error::{Error, Failures},
+    latest::Latest,
     lease,
     ledger::Ledger,
     sequences::Sequences,
@@ -46,6 +47,9 @@ const HINTS: usize = 16_384;
 /// Reconciles under way at once, of each kind. Many, for most of them wait for an answer: those of a Daytona that
 /// hangs must not hold up the others. What one key may do at once is limited in its client.
 const CONCURRENCY: u16 = 2048;
+
+/// Commands that are looked at at once, the time apart in which they wait for Daytona. All of them ask the same apiserver.
+const TURNS: usize = 64;
 
 /// What is watched.
 #[derive(Clone, Debug)]
@@ -92,6 +96,7 @@ pub async fn start(
         board: Board::default(),
         attempts: Arc::new(Attempts::default()),
         failures: Failures::default(),
+        latest: Latest::default(),
         sequences: Arc::clone(&sequences),
         slots: Slots::default(),
         ledger: Ledger::default(),
@@ -100,6 +105,7 @@ pub async fn start(
         command_hints,
         listed: CancellationToken::new(),
         sources_listed: CancellationToken::new(),
+        turns: Semaphore::new(TURNS),
         stop: stop.clone(),
         clock: system_time,
     });
@@ -117,6 +123,7 @@ pub async fn start(
         })
         .inspect(move |event| {
             tap.by_lease.take(event);
+            tap.latest.take(event);
             watches::command_news(event, &pending, &tap);
         });
 

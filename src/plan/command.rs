@@ -30,6 +30,9 @@ const TOLD_POSITIONS: usize = 10;
 /// How often a waiting command looks again by itself; events come first.
 const LOOK: Duration = Duration::from_secs(10);
 
+/// How often one that waits for others looks at its place: a write each time, for each of those whose place is told.
+const LOOK_AT_PLACE: Duration = Duration::from_secs(30);
+
 /// How often an attempt is sent to a session that does not start it.
 const SENT_TO_A_SESSION: u32 = 2;
 
@@ -119,7 +122,11 @@ fn queued(
         }
     };
     let status = command_status::waiting(command, status, reason, &message, now);
-    let look = if ahead < TOLD_POSITIONS { LOOK } else { 6 * LOOK };
+    let look = match ahead {
+        0 => LOOK,
+        1..TOLD_POSITIONS => LOOK_AT_PLACE,
+        _ => 2 * LOOK_AT_PLACE,
+    };
     let look =
         deadline.and_then(|d| Duration::try_from(d.duration_since(now)).ok()).map_or(look, |left| left.min(look));
     if status == *old { Step::Look(look) } else { Step::Record(Box::new(status), Again::After(look)) }

@@ -1,0 +1,90 @@
+//! What was last written of a command, as the apiserver answered. The watch's copy lags behind it, most of all where
+//! much is going on; a decision on the older one would be refused with a conflict, and made again.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use kube::{ResourceExt, runtime::watcher::Event};
+
+use crate::{api::SandboxCommand, plan::queue::sequence};
+
+/// By command UID, until the watch has caught up.
+#[derive(Debug, Default)]
+pub(super) struct Latest(Mutex<HashMap<String, Arc<SandboxCommand>>>);
+
+impl Latest {
+    /// Keeps what a write was answered with.
+    pub(super) fn note(&self, command: &SandboxCommand) {
+        let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        written.insert(command.uid().unwrap_or_default(), Arc::new(command.clone()));
+    }
+
+    /// The newer one of the watch's copy and what was written last.
+    pub(super) fn of(&self, seen: SandboxCommand) -> SandboxCommand {
+        let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let uid = seen.uid().unwrap_or_default();
+        match written.get(&uid) {
+            Some(latest) if is_older(&seen, latest) => (**latest).clone(),
+            _ => {
+                written.remove(&uid);
+                seen
+            }
+        }
+    }
+
+    /// Takes in what the watch has to say: what is gone is not looked at again, and a new list knows all.
+    pub(super) fn take(&self, event: &Event<SandboxCommand>) {
+        let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Event::Delete(command) => drop(written.remove(&command.uid().unwrap_or_default())),
+            Event::InitDone => written.clear(),
+            Event::Apply(command) => {
+                let uid = command.uid().unwrap_or_default();
+                if written.get(&uid).is_some_and(|latest| !is_older(command, latest)) {
+                    written.remove(&uid);
+                }
+            }
+            Event::Init | Event::InitApply(_) => {}
+        }
+    }
+}
+
+/// Whether it is certain that `seen` is the older one.
+fn is_older(seen: &SandboxCommand, latest: &SandboxCommand) -> bool {
+    sequence(seen).zip(sequence(latest)).is_some_and(|(seen, latest)| seen < latest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newer_copy_is_looked_at() {
+        let command = |version: &str| {
+            let spec = serde_json::json!({ "leaseRef": { "name": "l" }, "script": "true" });
+            let mut command = SandboxCommand::new("c", serde_json::from_value(spec).unwrap());
+            command.metadata.uid = Some("uid".to_owned());
+            command.metadata.resource_version = Some(version.to_owned());
+            command
+        };
+        let latest = Latest::default();
+        let version = |seen: &str| latest.of(command(seen)).metadata.resource_version.unwrap();
+        assert_eq!(version("9"), "9");
+        latest.note(&command("10"));
+        assert_eq!(version("9"), "10", "numbers, not texts");
+        assert_eq!(version("11"), "11");
+        assert_eq!(version("9"), "9", "the watch had caught up, so it was forgotten");
+        latest.note(&command("no number"));
+        assert_eq!(version("9"), "9");
+        latest.note(&command("10"));
+        latest.take(&Event::Apply(command("9")));
+        assert_eq!(version("9"), "10");
+        latest.take(&Event::Apply(command("10")));
+        assert!(latest.0.lock().unwrap().is_empty(), "the watch has caught up");
+        latest.note(&command("10"));
+        latest.take(&Event::Delete(command("10")));
+        assert!(latest.0.lock().unwrap().is_empty());
+    }
+}
