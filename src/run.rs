@@ -2,11 +2,13 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+use kube::client::ClientBuilder;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
 };
 use tokio_util::sync::CancellationToken;
+use tower::limit::ConcurrencyLimitLayer;
 
 use crate::{
     cli,
@@ -17,6 +19,10 @@ use crate::{
 
 /// How long reconciles that are under way may take to end after a signal; shorter than a pod's grace period.
 const SHUTDOWN: Duration = Duration::from_secs(20);
+
+/// Calls to the apiserver under way at once; a watch counts until it is answered. Each has a connection of its own: a
+/// thousand commands that arrive together must not have a thousand of them made.
+const KUBERNETES_CALLS: usize = 32;
 
 /// Why the controller cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -87,7 +93,8 @@ async fn kube_client() -> Result<kube::Client, Error> {
     config.connect_timeout = Some(Duration::from_secs(10));
     // A hidden retry may create twice, and holds a reconcile for minutes; the requeue table decides instead.
     config.default_retry = false;
-    Ok(kube::Client::try_from(config)?)
+    let limit = ConcurrencyLimitLayer::new(KUBERNETES_CALLS);
+    Ok(ClientBuilder::try_from(config)?.with_layer(&limit).build())
 }
 
 /// The first signal lets reconciles end; the second ends the process.

@@ -12,6 +12,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 /// Calls under way at once for one key. Held waits are counted apart, since they do nothing but wait.
 const CALLS: usize = 64;
 const HELD: usize = 4096;
+/// Calls with a long text that one key may have made ready at once. Each is held in memory until it is sent.
+const LONG: usize = 16;
 /// Longest pause taken from a header: a mistake in a header must not silence a key for a day.
 const LONGEST_PAUSE: Duration = Duration::from_mins(10);
 
@@ -45,12 +47,14 @@ impl Limiter {
 pub(super) struct Budget {
     calls: Semaphore,
     held: Semaphore,
+    long: Semaphore,
     paused: Mutex<HashMap<Limiter, Instant>>,
 }
 
 impl Budget {
     pub(super) fn new() -> Self {
-        Self { calls: Semaphore::new(CALLS), held: Semaphore::new(HELD), paused: Mutex::new(HashMap::new()) }
+        let [calls, held, long] = [CALLS, HELD, LONG].map(Semaphore::new);
+        Self { calls, held, long, paused: Mutex::new(HashMap::new()) }
     }
 
     /// A place for one call, or how long Daytona wants no such call.
@@ -61,6 +65,11 @@ impl Budget {
         let places = if limiter == Limiter::Held { &self.held } else { &self.calls };
         // The semaphore is never closed; without a permit the call would merely be uncounted.
         Ok(places.acquire().await.ok())
+    }
+
+    /// A place for one call with a long text, to be had before the text is made.
+    pub(super) async fn admit_long(&self) -> Option<SemaphorePermit<'_>> {
+        self.long.acquire().await.ok()
     }
 
     fn pause_left(&self, limiter: Limiter) -> Option<Duration> {

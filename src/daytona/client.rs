@@ -88,7 +88,7 @@ pub struct Client {
     key: Key,
     fingerprint: String,
     timeouts: Timeouts,
-    budget: Budget,
+    pub(super) budget: Budget,
 }
 
 impl fmt::Debug for Client {

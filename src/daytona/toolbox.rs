@@ -124,6 +124,17 @@ impl Toolbox {
         self.client.fetch(call.json(&Execute { command: text, timeout })?).await
     }
 
+    /// Runs a long text as [`Self::execute`] does. It is made when its turn comes: a thousand sandboxes that are set up
+    /// at once must not have a thousand of them in memory.
+    pub async fn execute_long(
+        &self,
+        operation: &'static str,
+        text: impl FnOnce() -> String,
+    ) -> Result<Executed, Error> {
+        let _place = self.client.budget.admit_long().await;
+        self.execute(operation, &text(), Duration::ZERO).await
+    }
+
     /// Puts files into the sandbox, making the directories that are missing; files that are there are replaced.
     ///
     /// # Errors
