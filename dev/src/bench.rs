@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::{control_plane, install, kubectl, local_daytona, programs, python, supervise, wait};
+use crate::{control_plane, install, kubectl, local_daytona, programs, python, supervise};
 pub use report::Results;
 use stage::Stage;
 
@@ -126,9 +126,6 @@ pub enum Error {
     /// The SDK's process cannot be spoken to.
     #[error("the process with the SDK: {0}; see what it printed above")]
     Sdk(std::io::Error),
-    /// Something did not happen in time.
-    #[error(transparent)]
-    TimedOut(#[from] wait::TimedOut),
     /// A command did not do what it is measured for.
     #[error("{0}")]
     Wrong(String),

@@ -47,7 +47,8 @@ impl Load {
     /// Of the calls per minute those that serve commands, which all have ended.
     #[must_use]
     pub fn idle_calls_for_commands(&self) -> f64 {
-        self.idle_calls.iter().filter(|(route, _)| is_for_commands(route)).map(|(_, count)| count).sum()
+        // The sum of nothing is -0.0.
+        self.idle_calls.iter().filter(|(route, _)| is_for_commands(route)).fold(0.0, |sum, (_, count)| sum + count)
     }
 
     /// The higher of both peaks.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use reqwest::{Client, RequestBuilder};
+use reqwest::{Client, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 
 use super::Error;
@@ -46,7 +46,12 @@ impl Sandbox {
         let id = submitted.get("cmdId").and_then(Value::as_str).unwrap_or_default();
         let path = format!("{path}/command/{id}");
         loop {
-            let record: Value = answer(self.get(&path)).await?.json().await?;
+            let record = self.get(&path).send().await?;
+            if record.status() == StatusCode::INTERNAL_SERVER_ERROR {
+                // The code is just being written.
+                continue;
+            }
+            let record: Value = record.error_for_status()?.json().await?;
             match record.get("exitCode").and_then(Value::as_i64) {
                 None => tokio::time::sleep(POLL).await,
                 Some(0) => break,

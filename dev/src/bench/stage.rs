@@ -2,19 +2,19 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use kube::ResourceExt;
 use kube::api::{DynamicObject, ListParams};
 use serde_json::{Value, json};
 
 use super::kubernetes::{Namespace, is_true};
-use super::{Error, LIMIT};
+use super::{Error, LIMIT, look};
 use crate::control_plane::ControlPlane;
 use crate::install::{self, Release, workspace};
 use crate::local_daytona::{Call, Launch, LocalDaytona};
 use crate::programs;
 use crate::supervise::{Supervised, log_tail};
-use crate::wait::until;
 
 /// The namespace that the controller watches.
 const NAMESPACE: &str = "bench";
@@ -88,8 +88,8 @@ impl Stage {
 
     /// Waits until so many leases are ready.
     pub(super) async fn until_ready(&self, count: usize) -> Result<(), Error> {
-        let ready = async |leases: &[DynamicObject]| leases.iter().filter(|lease| is_true(lease, "Ready")).count();
-        self.until(&format!("{count} leases to be ready"), async |leases| ready(leases).await >= count).await
+        let ready = |leases: &[DynamicObject]| leases.iter().filter(|lease| is_true(lease, "Ready")).count();
+        self.until(&format!("{count} leases to be ready"), |leases| ready(leases) >= count).await
     }
 
     /// Waits until all leases together say so many commands in this state.
@@ -97,20 +97,23 @@ impl Stage {
         let pointer = format!("/status/commands/{state}");
         let number = |lease: &DynamicObject| lease.data.pointer(&pointer).and_then(Value::as_u64).unwrap_or_default();
         let what = format!("{count} commands to be {state}");
-        self.until(&what, async |leases| leases.iter().map(number).sum::<u64>() >= count as u64).await
+        self.until(&what, |leases| leases.iter().map(number).sum::<u64>() >= count as u64).await
     }
 
-    async fn until(&self, what: &str, check: impl AsyncFn(&[DynamicObject]) -> bool) -> Result<(), Error> {
-        let leases = self.namespace.leases();
-        let done = until(what, LIMIT, async || {
-            let list = leases.list(&ListParams::default().match_any()).await.ok()?;
-            check(&list.items).await.then_some(())
-        });
-        let done = done.await;
-        if done.is_err() {
-            eprintln!("The end of the controller's log:\n{}", log_tail(&self.log, 20));
+    async fn until(&self, what: &str, check: impl Fn(&[DynamicObject]) -> bool) -> Result<(), Error> {
+        let (leases, start) = (self.namespace.leases(), Instant::now());
+        loop {
+            // A list from the apiserver's own memory, now and then: it is not what is measured.
+            let list = leases.list(&ListParams::default().match_any()).await;
+            if list.is_ok_and(|list| check(&list.items)) {
+                return Ok(());
+            }
+            if start.elapsed() > LIMIT {
+                eprintln!("The end of the controller's log:\n{}", log_tail(&self.log, 20));
+                return Err(Error::Wrong(format!("waited {} s in vain for {what}", LIMIT.as_secs())));
+            }
+            look().await;
         }
-        Ok(done?)
     }
 
     /// The sandbox of a lease.

@@ -9,6 +9,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::figures::per;
 use super::kubernetes::Namespace;
 use super::latency::LEASES as LEASES_OF_LATENCY;
 use super::load::create_leases;
@@ -34,6 +35,10 @@ pub struct Throughput {
     pub controller_per_s: f64,
     /// By the plain program.
     pub plain_per_s: f64,
+    /// The controller's writes per command when they wait for each other: on commands and stored logs, on leases, events.
+    pub writes: [f64; 3],
+    /// Calls to Daytona per command.
+    pub daytona_calls: f64,
 }
 
 impl Throughput {
@@ -53,7 +58,9 @@ pub(super) async fn measure(stage: &Stage, options: &Options, writes: u64) -> Re
     let commands = options.leases * options.per_lease;
     create_leases(stage, 0..options.leases).await?;
     stage.until_ready(options.leases + LEASES_OF_LATENCY).await?;
+    let (calls, before) = (stage.last_call().await?, stage.namespace.writes().await?);
     let controller = by_the_controller(stage, options, commands).await?;
+    let (calls, after) = (stage.calls_since(calls).await?.len(), stage.namespace.writes().await? - before);
     let plain = by_a_plain_program(stage, options, writes).await?;
     #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
     let commands_f64 = commands as f64;
@@ -62,6 +69,8 @@ pub(super) async fn measure(stage: &Stage, options: &Options, writes: u64) -> Re
         commands,
         controller_per_s: commands_f64 / controller,
         plain_per_s: commands_f64 / plain,
+        writes: [after.commands + after.logs, after.leases, after.events].map(|count| per(count, commands)),
+        daytona_calls: per(calls as u64, commands),
     })
 }
 

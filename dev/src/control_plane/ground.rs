@@ -14,6 +14,9 @@ use crate::cluster::{Cluster, write_kubeconfig, write_private};
 use crate::supervise::{Program, Supervised, log_tail};
 use crate::wait::until;
 
+/// How far a program's heap may grow before it is collected, in percent of what it holds.
+const GARBAGE_PERCENT: &str = "400";
+
 /// How long the apiserver may take to be ready. It takes three seconds on two idle cores.
 const READY: Duration = Duration::from_secs(90);
 /// Nothing here is worth more grace: all state is thrown away.
@@ -53,6 +56,8 @@ impl Ground {
     fn start(&self, tool: Tool, binary: &Path, arguments: &[String]) -> Result<Supervised, Error> {
         let mut command = Command::new(binary);
         command.args(arguments).current_dir(&self.directory);
+        // With as little in them as here, the programs would spend a third of their time collecting garbage.
+        command.env("GOGC", GARBAGE_PERCENT);
         let (log, data) = (self.log(tool), self.file("etcd"));
         let mut program = Program::new(&command, &log).grace(GRACE);
         if tool == Tool::Etcd {
