@@ -45,8 +45,8 @@ keep() {
     done <"$kept.said"
     # Not every dd says how many bytes it were.
     if [ "$counted" ]; then size=$((size + counted)); else size_of "$kept"; fi
-    # It came to the end: nobody holds the other one, and nobody can get hold of it.
-    [ "${records:-0}" -ge $blocks ] || { over=yes; break; }
+    # Where it is known that it came to the end, nobody holds the other one, and nobody can get hold of it.
+    [ "${records:-0}" -ge $blocks ] || { over=$records; break; }
   done
   if [ "$size" -ge $KEPT_BYTES ] && [ "$after" = 0 ] && [ ! -e "$dir/drained" ]; then
     mkfifo "$kept.more" "$kept.counted"
@@ -93,7 +93,9 @@ idle() { [ -s "$dir/$1.size" ] || { taker_of "$1" && [ "$life" = S ]; }; }
 # Has those go on that the script has stopped.
 continue_all() {
   for name in stdout stderr; do taker_of $name && [ "$life" = T ] && kill -CONT "$taker"; done
-  for keeper in "$out_keeper" "$err_keeper"; do start_of "$keeper" && [ "$life" = T ] && kill -CONT "$keeper"; done
+  # One that has said its size may be gone, and its number another process's.
+  [ -s "$dir/stdout.size" ] || { start_of "$out_keeper" && [ "$life" = T ] && kill -CONT "$out_keeper"; }
+  [ -s "$dir/stderr.size" ] || { start_of "$err_keeper" && [ "$life" = T ] && kill -CONT "$err_keeper"; }
 }
 
 # What the script left in the background may hold its outputs open for ever: then what is there by now is the result.

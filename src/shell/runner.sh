@@ -218,7 +218,7 @@ receive() {
   return 0
 }
 
-# What was uploaded is not yet for nobody else to read.
+# What was uploaded may have been readable by others until now.
 private() { case $form in uploaded*) chmod -R go= "$dir" ;; esac; }
 
 run() {
@@ -255,8 +255,11 @@ run() {
   setsid=setsid shell=bash sh=sh
   command -v setsid >/dev/null || setsid=
   command -v bash >/dev/null || shell='sh'
-  # The job may have a PATH of its own.
-  if [ -f "$dir/env" ] || [ "${form%,persist*}" != "$form" ]; then
+  # The job may have a PATH of its own, and in its directory a PATH that is not absolute leads elsewhere.
+  resolve=''
+  if [ -f "$dir/env" ]; then resolve=yes; fi
+  case $form:$PATH: in *,persist* | *::* | *:[!/]*) resolve=yes ;; esac
+  if [ "$resolve" ]; then
     sh=$(command -v sh) shell=$(command -v $shell) setsid=${setsid:+$(command -v setsid)}
   fi
   # A FIFO and a reader, not a plain file: `echo x >/dev/stderr` would truncate a file.
