@@ -8,7 +8,7 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 use tokio_util::sync::CancellationToken;
-use tower::limit::ConcurrencyLimitLayer;
+use tower::{limit::ConcurrencyLimitLayer, timeout::TimeoutLayer};
 
 use crate::{
     cli,
@@ -20,9 +20,13 @@ use crate::{
 /// How long reconciles that are under way may take to end after a signal; shorter than a pod's grace period.
 const SHUTDOWN: Duration = Duration::from_secs(20);
 
-/// Calls to the apiserver under way at once; a watch counts until it is answered. Each has a connection of its own: a
+/// Calls to the apiserver that wait for an answer at once, watches among them. Each needs a connection of its own: a
 /// thousand commands that arrive together must not have a thousand of them made.
 const KUBERNETES_CALLS: usize = 32;
+
+/// How long one of them may wait, so that a dead connection keeps none of these places. The apiserver itself gives up
+/// after as long.
+const KUBERNETES_ANSWER: Duration = Duration::from_mins(1);
 
 /// Why the controller cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -93,8 +97,8 @@ async fn kube_client() -> Result<kube::Client, Error> {
     config.connect_timeout = Some(Duration::from_secs(10));
     // A hidden retry may create twice, and holds a reconcile for minutes; the requeue table decides instead.
     config.default_retry = false;
-    let limit = ConcurrencyLimitLayer::new(KUBERNETES_CALLS);
-    Ok(ClientBuilder::try_from(config)?.with_layer(&limit).build())
+    let (limit, timeout) = (ConcurrencyLimitLayer::new(KUBERNETES_CALLS), TimeoutLayer::new(KUBERNETES_ANSWER));
+    Ok(ClientBuilder::try_from(config)?.with_layer(&timeout).with_layer(&limit).build())
 }
 
 /// The first signal lets reconciles end; the second ends the process.

@@ -1,5 +1,5 @@
-//! Which commands name which lease. Every look at a command asks for those beside it; ten thousand of other leases must
-//! not be gone through for that.
+//! Which commands name which lease. Every look at a command asks for those beside it, and must not go through
+//! ten thousand of other leases for that.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -17,48 +17,54 @@ use kube::{
 use crate::api::SandboxCommand;
 
 /// Names of commands, by namespace and name of their lease. A command never changes its lease.
+type Names = HashMap<(String, String), BTreeSet<String>>;
+
+/// The index: what is known, and the list that is just being read.
 #[derive(Debug, Default)]
-pub(super) struct ByLease(Mutex<HashMap<(String, String), BTreeSet<String>>>);
+pub(super) struct ByLease(Mutex<(Names, Names)>);
 
 impl ByLease {
-    /// Takes in what the watch has to say, after the store has.
+    /// Takes in what the watch has to say, after the store has. Like the store, it keeps to what it knows until a list
+    /// is complete.
     pub(super) fn take(&self, event: &Event<SandboxCommand>) {
-        let (command, gone) = match event {
-            Event::Apply(command) | Event::InitApply(command) => (command, false),
-            Event::Delete(command) => (command, true),
-            Event::Init | Event::InitDone => return,
-        };
-        let lease = (command.namespace().unwrap_or_default(), command.spec.lease_ref.name.clone());
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if gone {
-            remove(&mut all, &lease, &command.name_any());
-        } else {
-            all.entry(lease).or_default().insert(command.name_any());
+        let (known, listed) = &mut *all;
+        match event {
+            Event::Init => listed.clear(),
+            Event::InitApply(command) => insert(listed, command),
+            Event::InitDone => *known = std::mem::take(listed),
+            Event::Apply(command) => insert(known, command),
+            Event::Delete(command) => {
+                let lease = lease_of(command);
+                if let Some(names) = known.get_mut(&lease) {
+                    names.remove(&command.name_any());
+                    if names.is_empty() {
+                        known.remove(&lease);
+                    }
+                }
+            }
         }
     }
 
     /// The commands of a lease that are in `store`.
     pub(super) fn of(&self, namespace: &str, lease: &str, store: &Store<SandboxCommand>) -> Vec<Arc<SandboxCommand>> {
-        let lease = (namespace.to_owned(), lease.to_owned());
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let names = all.get(&lease).into_iter().flatten();
-        let found = names.map(|name| (name.clone(), store.get(&ObjectRef::new(name).within(namespace))));
-        let (found, gone): (Vec<_>, Vec<_>) = found.partition(|(_, command)| command.is_some());
-        // Deleted while the watch was down: nobody was told.
-        for (name, _) in gone {
-            remove(&mut all, &lease, &name);
-        }
-        found.into_iter().filter_map(|(_, command)| command).collect()
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = all.0.get(&(namespace.to_owned(), lease.to_owned())).into_iter().flatten();
+        names.filter_map(|name| store.get(&ObjectRef::new(name).within(namespace))).collect()
+    }
+
+    /// Every lease that some command names, as namespace and name.
+    pub(super) fn leases(&self) -> Vec<(String, String)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0.keys().cloned().collect()
     }
 }
 
-fn remove(all: &mut HashMap<(String, String), BTreeSet<String>>, lease: &(String, String), name: &str) {
-    if let Some(names) = all.get_mut(lease) {
-        names.remove(name);
-        if names.is_empty() {
-            all.remove(lease);
-        }
-    }
+fn insert(names: &mut Names, command: &SandboxCommand) {
+    names.entry(lease_of(command)).or_default().insert(command.name_any());
+}
+
+fn lease_of(command: &SandboxCommand) -> (String, String) {
+    (command.namespace().unwrap_or_default(), command.spec.lease_ref.name.clone())
 }
 
 #[cfg(test)]
@@ -93,11 +99,13 @@ mod tests {
         assert_eq!((names("l"), names("other")), (vec!["a".to_owned(), "c".to_owned()], vec!["b".to_owned()]));
         watch(Event::Delete(command("a", "l")));
         assert_eq!(names("l"), ["c"]);
-        // Listed anew, without the one that was deleted meanwhile.
+        // Listed anew, without one that was deleted meanwhile; until the list is complete all is as before.
         watch(Event::Init);
         watch(Event::InitApply(command("b", "other")));
+        watch(Event::InitApply(command("d", "l")));
+        assert_eq!((names("l"), names("other")), (vec!["c".to_owned()], vec!["b".to_owned()]));
         watch(Event::InitDone);
-        assert!(names("l").is_empty());
-        assert_eq!(commands.0.lock().unwrap().len(), 1, "and nothing is kept of it");
+        assert_eq!(names("l"), ["d"], "although it was asked for before the list was complete");
+        assert_eq!(commands.leases().len(), 2);
     }
 }

@@ -16,7 +16,6 @@ use super::{
     launch::{fence, kill, submit, wait},
     store::store,
     subject::{Next, attempt, handle, hint_lease, lease_uid, suspect},
-    watches::prune_command,
 };
 use crate::{
     api::{
@@ -45,7 +44,9 @@ pub(super) async fn reconcile(command: Arc<SandboxCommand>, ctx: Arc<Context>) -
     let uid = command.uid().unwrap_or_default();
     // What waits for its turn is small: ten thousand commands may come at once.
     let turn = ctx.turns.acquire().await.ok();
-    let steps = Box::pin(steps((*command).clone(), turn, &ctx));
+    // It may have changed in the meantime.
+    let seen = ctx.commands.get(&ObjectRef::from_obj(&*command)).filter(|seen| seen.uid() == command.uid());
+    let steps = Box::pin(steps((*seen.unwrap_or(command)).clone(), turn, &ctx));
     let result = tokio::time::timeout(RECONCILE_LIMIT, steps).await;
     let (action, settled) = result.map_err(|_| Error::TimedOut)??;
     // That a wait was begun says nothing of how it will go.
@@ -80,8 +81,8 @@ async fn steps(
         let (observed, found) = observe(&command, ctx).await?;
         let step = plan::decide(&command, &observed, ctx.now());
         tracing::debug!(?step, "decided");
-        if matches!(step, Step::Submit { .. } | Step::Kill { .. } | Step::Fence) {
-            // A Daytona that hangs must not hold up the commands of others.
+        if matches!(step, Step::Submit { .. } | Step::Kill { .. } | Step::Fence | Step::Store(_)) {
+            // A Daytona that hangs, or a list of ConfigMaps that does not come, must not hold up other commands.
             turn.take();
         }
         match act(command, step, found, ctx).await? {
@@ -166,15 +167,14 @@ async fn act(command: SandboxCommand, step: Step, found: Option<Found>, ctx: &Ar
         Step::Look(wait) => Ok(Next::After(wait)),
         Step::AddFinalizer => {
             let Some(now) = finalizer::add(&api, &command, COMMAND_FINALIZER).await? else { return Ok(Next::Rest) };
-            ctx.latest.note(&now);
+            ctx.latest.note(&now, &ctx.commands);
             Ok(Next::now(now))
         }
         Step::RemoveFinalizer => {
             let now = finalizer::remove(&api, &command, COMMAND_FINALIZER).await?;
             // One that is being deleted is gone with its last finalizer.
-            if let Some(mut now) = now.filter(|now| now.metadata.deletion_timestamp.is_none()) {
-                prune_command(&mut now);
-                ctx.latest.note(&now);
+            if let Some(now) = now.filter(|now| now.metadata.deletion_timestamp.is_none()) {
+                ctx.latest.note(&now, &ctx.commands);
             }
             ctx.forget_command(&uid);
             Ok(Next::Rest)
@@ -220,7 +220,7 @@ async fn record(
     let Some(now) = status::apply(api, &command, command.status.as_ref(), new).await? else {
         return Ok(Next::Rest);
     };
-    ctx.latest.note(&now);
+    ctx.latest.note(&now, &ctx.commands);
     match new.state {
         Some(CommandState::Queued) => ctx.slots.leave(&now.uid().unwrap_or_default()),
         Some(CommandState::Running) if new.attempts != old.attempts => {
@@ -298,10 +298,10 @@ fn announce(command: &SandboxCommand, old: &SandboxCommandStatus, new: &SandboxC
     if new.state == Some(CommandState::Finished) {
         return publish(&ctx);
     }
-    let name = ObjectRef::from_obj(command);
+    let (name, uid) = (ObjectRef::from_obj(command), command.uid());
     tokio::spawn(async move {
         let waited = ctx.stop.run_until_cancelled(tokio::time::sleep(TELLS_START_AFTER)).await;
-        if waited.is_some() && ctx.commands.get(&name).is_some_and(|command| queue::running(&command)) {
+        if waited.is_some() && ctx.commands.get(&name).is_some_and(|now| now.uid() == uid && queue::running(&now)) {
             publish(&ctx);
         }
     });

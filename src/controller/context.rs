@@ -84,14 +84,14 @@ impl Context {
     }
 
     /// Asks for a look at the commands of a lease that can do something with its news: those that run or are next, or
-    /// all of them when it ends.
-    pub(super) fn hint_commands_of(&self, namespace: &str, lease: &str, ends: bool) {
+    /// all of them, as when it ends.
+    pub(super) fn hint_commands_of(&self, namespace: &str, lease: &str, all: bool) {
         let mut commands = self.commands_of(namespace, lease);
-        commands.retain(|c| queue::unfinished(c) && (ends || queue::running(c)));
+        commands.retain(|c| queue::unfinished(c) && (all || queue::running(c)));
         for command in &commands {
             self.hint_command(command);
         }
-        if !ends {
+        if !all {
             self.hint_next(namespace, lease);
         }
     }

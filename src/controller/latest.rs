@@ -6,8 +6,15 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use kube::{ResourceExt, runtime::watcher::Event};
+use kube::{
+    ResourceExt,
+    runtime::{
+        reflector::{ObjectRef, Store},
+        watcher::Event,
+    },
+};
 
+use super::watches::prune_command;
 use crate::{api::SandboxCommand, plan::queue::sequence};
 
 /// By command UID, until the watch has caught up.
@@ -15,10 +22,18 @@ use crate::{api::SandboxCommand, plan::queue::sequence};
 pub(super) struct Latest(Mutex<HashMap<String, Arc<SandboxCommand>>>);
 
 impl Latest {
-    /// Keeps what a write was answered with.
-    pub(super) fn note(&self, command: &SandboxCommand) {
+    /// Keeps what a write was answered with, unless `store`, the watch's, has caught up already or has seen it go.
+    pub(super) fn note(&self, command: &SandboxCommand, store: &Store<SandboxCommand>) {
         let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        written.insert(command.uid().unwrap_or_default(), Arc::new(command.clone()));
+        let seen = store.get(&ObjectRef::from_obj(command));
+        if !seen.is_some_and(|seen| seen.uid() == command.uid() && is_older(&seen, command)) {
+            return;
+        }
+        let mut command = command.clone();
+        // As the watch's copy is.
+        prune_command(&mut command);
+        command.managed_fields_mut().clear();
+        written.insert(command.uid().unwrap_or_default(), Arc::new(command));
     }
 
     /// The newer one of the watch's copy and what was written last.
@@ -34,7 +49,8 @@ impl Latest {
         }
     }
 
-    /// Takes in what the watch has to say: what is gone is not looked at again, and a new list knows all.
+    /// Takes in what the watch has to say, after the store has. A new list knows all that was written before it; what it
+    /// does not know yet costs a conflict.
     pub(super) fn take(&self, event: &Event<SandboxCommand>) {
         let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
@@ -69,22 +85,28 @@ mod tests {
             command.metadata.resource_version = Some(version.to_owned());
             command
         };
+        let (reader, mut writer) = kube::runtime::reflector::store();
+        writer.apply_watcher_event(&Event::Apply(command("9")));
         let latest = Latest::default();
         let version = |seen: &str| latest.of(command(seen)).metadata.resource_version.unwrap();
+        let is_empty = || latest.0.lock().unwrap().is_empty();
         assert_eq!(version("9"), "9");
-        latest.note(&command("10"));
+        latest.note(&command("10"), &reader);
         assert_eq!(version("9"), "10", "numbers, not texts");
         assert_eq!(version("11"), "11");
         assert_eq!(version("9"), "9", "the watch had caught up, so it was forgotten");
-        latest.note(&command("no number"));
-        assert_eq!(version("9"), "9");
-        latest.note(&command("10"));
+        latest.note(&command("no number"), &reader);
+        assert!(is_empty());
+        latest.note(&command("10"), &reader);
         latest.take(&Event::Apply(command("9")));
         assert_eq!(version("9"), "10");
         latest.take(&Event::Apply(command("10")));
-        assert!(latest.0.lock().unwrap().is_empty(), "the watch has caught up");
-        latest.note(&command("10"));
+        assert!(is_empty(), "the watch has caught up");
+        latest.note(&command("10"), &reader);
         latest.take(&Event::Delete(command("10")));
-        assert!(latest.0.lock().unwrap().is_empty());
+        assert!(is_empty());
+        writer.apply_watcher_event(&Event::Apply(command("10")));
+        latest.note(&command("10"), &reader);
+        assert!(is_empty(), "the watch was faster than the answer");
     }
 }

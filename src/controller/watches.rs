@@ -181,7 +181,10 @@ impl LeaseNews {
         let mut digest = DefaultHasher::new();
         (gone, lease.uid(), lease.metadata.deletion_timestamp.is_some()).hash(&mut digest);
         ready.map(|c| (&c.reason, &c.message)).hash(&mut digest);
+        lease.spec.max_parallel_commands.hash(&mut digest);
         let digest = digest.finish();
+        // Those that wait for a lease of this name are bound to it.
+        let new = !gone && !self.0.contains_key(&key);
         if gone {
             self.0.remove(&key);
             ctx.board.forget(&lease.uid().unwrap_or_default());
@@ -189,8 +192,8 @@ impl LeaseNews {
         } else if self.0.insert(key, digest) == Some(digest) {
             return;
         }
-        let ends = gone || lease.metadata.deletion_timestamp.is_some();
-        ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any(), ends);
+        let all = new || gone || lease.metadata.deletion_timestamp.is_some();
+        ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any(), all);
     }
 }
 
@@ -199,7 +202,14 @@ pub(super) fn command_news(event: &Event<SandboxCommand>, pending: &Pending, ctx
     let (command, gone) = match event {
         Event::Apply(command) => (command, false),
         Event::Delete(command) => (command, true),
-        Event::Init | Event::InitApply(_) | Event::InitDone => return,
+        Event::InitDone => {
+            // Ends that nobody was told of: the watch was down.
+            for (namespace, lease) in ctx.by_lease.leases() {
+                ctx.hint_next(&namespace, &lease);
+            }
+            return;
+        }
+        Event::Init | Event::InitApply(_) => return,
     };
     let (namespace, lease) = (command.namespace().unwrap_or_default(), &command.spec.lease_ref.name);
     if gone {
@@ -207,8 +217,9 @@ pub(super) fn command_news(event: &Event<SandboxCommand>, pending: &Pending, ctx
         ctx.sequences.forget(&command.uid().unwrap_or_default());
         ctx.failures.reset(&command.uid().unwrap_or_default());
     }
-    // One that is held up holds up nobody.
-    if gone || !queue::unfinished(command) || queue::held_up(command) {
+    // One that is held up or being deleted holds up nobody.
+    let leaves = gone || command.metadata.deletion_timestamp.is_some();
+    if leaves || !queue::unfinished(command) || queue::held_up(command) {
         ctx.hint_next(&namespace, lease);
     }
     pending.hint_lease_later(&namespace, lease, ctx);

@@ -70,7 +70,8 @@ pub fn turn<'a>(
     Turn { ahead: running.len() + before.len(), now: room.has(this) }
 }
 
-/// Those of a lease's commands whose turn it is, of which `parallel` may run at once.
+/// Those of a lease's commands whose turn it is, of which `parallel` may run at once; with those being deleted, which
+/// will not run and hold up nobody.
 #[must_use]
 pub fn next<C: Borrow<SandboxCommand>>(of_lease: Vec<C>, parallel: usize) -> Vec<C> {
     let of_lease = of_lease.into_iter().filter(|command| unfinished(command.borrow()));
