@@ -9,7 +9,7 @@ use daytona_controller::{
     run, telemetry,
 };
 
-#[tokio::main]
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(arguments) => {

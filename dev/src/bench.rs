@@ -180,10 +180,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
 
 async fn measure(stage: &mut Stage, options: &Options) -> Result<Results, Error> {
     let latency = latency::measure(stage, options).await?;
-    // The plain program writes as often as the controller was seen to.
-    let writes = latency.first().map_or(4.0, |one| one.kube_writes).round();
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a handful")]
-    let throughput = throughput::measure(stage, options, writes as u64).await?;
+    let throughput = throughput::measure(stage, options).await?;
     let load = load::measure(stage, options).await?;
     Ok(Results { latency, throughput, load })
 }

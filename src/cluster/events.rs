@@ -11,17 +11,28 @@ use crate::api::cut;
 
 /// Publishes events; a failure to do so is logged and nothing more.
 #[derive(Clone)]
-pub struct Events(Recorder);
+pub struct Events {
+    client: Client,
+    /// Keeps each event for six minutes, to count it up when it comes again.
+    counting: Recorder,
+}
 
 impl Events {
     /// Events of this controller.
     #[must_use]
     pub fn new(client: Client) -> Self {
-        Self(Recorder::new(client, Reporter { controller: MANAGER.to_owned(), instance: None }))
+        Self { counting: recorder(client.clone()), client }
     }
 
-    /// Publishes an event about an object, in the background: nobody has to wait for it.
-    pub fn publish(&self, about: ObjectReference, warning: bool, reason: &str, action: &str, note: &str) {
+    /// Publishes an event about an object, in the background: nobody has to wait for it. One that `repeats` is counted
+    /// where it would be told again; others are not kept for that, for ten thousand of them would fill the memory.
+    pub fn publish(
+        &self,
+        about: ObjectReference,
+        warning: bool,
+        repeats: bool,
+        (reason, action, note): (&str, &str, &str),
+    ) {
         let event = Event {
             type_: if warning { EventType::Warning } else { EventType::Normal },
             reason: reason.to_owned(),
@@ -29,7 +40,7 @@ impl Events {
             action: action.to_owned(),
             secondary: None,
         };
-        let recorder = self.0.clone();
+        let recorder = if repeats { self.counting.clone() } else { recorder(self.client.clone()) };
         tokio::spawn(async move {
             if let Err(error) = recorder.publish(&event, &about).await {
                 // In a namespace that is being deleted nothing can be created, events neither.
@@ -37,4 +48,8 @@ impl Events {
             }
         });
     }
+}
+
+fn recorder(client: Client) -> Recorder {
+    Recorder::new(client, Reporter { controller: MANAGER.to_owned(), instance: None })
 }

@@ -43,7 +43,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(15);
 pub(super) async fn reconcile(command: Arc<SandboxCommand>, ctx: Arc<Context>) -> Result<Action, Error> {
     let uid = command.uid().unwrap_or_default();
     // What waits for its turn is small: ten thousand commands may come at once.
-    let turn = ctx.turns.acquire().await.ok();
+    let turn = ctx.command_turns.acquire().await.ok();
     // It may have changed in the meantime.
     let seen = ctx.commands.get(&ObjectRef::from_obj(&*command)).filter(|seen| seen.uid() == command.uid());
     let steps = Box::pin(steps((*seen.unwrap_or(command)).clone(), turn, &ctx));
@@ -217,6 +217,12 @@ async fn record(
     if new.state == Some(CommandState::Running) && old.state != new.state && !may_start(&command, ctx) {
         return Ok(Next::After(BEHIND));
     }
+    if let Again::After(wait) = again
+        && has_moved_up(&old, new)
+        && !ctx.pace.allows(ctx.now())
+    {
+        return Ok(Next::After(wait));
+    }
     let Some(now) = status::apply(api, &command, command.status.as_ref(), new).await? else {
         return Ok(Next::Rest);
     };
@@ -258,6 +264,12 @@ async fn record(
     }
 }
 
+/// Whether its place is all that is new, and others are before it still.
+fn has_moved_up(old: &SandboxCommandStatus, new: &SandboxCommandStatus) -> bool {
+    let moved = SandboxCommandStatus { queue_position: new.queue_position, ..old.clone() };
+    old.queue_position != new.queue_position && new.queue_position != Some(1) && moved == *new
+}
+
 /// Whether there is a place for it beside those that run. What the watch shows may be behind.
 fn may_start(command: &SandboxCommand, ctx: &Context) -> bool {
     let (namespace, name) = (command.namespace().unwrap_or_default(), &command.spec.lease_ref.name);
@@ -293,7 +305,7 @@ fn announce(command: &SandboxCommand, old: &SandboxCommandStatus, new: &SandboxC
     let Some(told) = condition(&new.conditions, CommandCondition::Succeeded.as_str()).cloned() else { return };
     let (about, ctx) = (reference(command), Arc::clone(ctx));
     let publish = move |ctx: &Context| {
-        ctx.events.publish(about, told.status == "False", &told.reason, "Run", &told.message);
+        ctx.events.publish(about, told.status == "False", false, (&told.reason, "Run", &told.message));
     };
     if new.state == Some(CommandState::Finished) {
         return publish(&ctx);

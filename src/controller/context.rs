@@ -11,8 +11,8 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    attempts::Attempts, board::Board, by_lease::ByLease, error::Failures, latest::Latest, ledger::Ledger,
-    sequences::Sequences, slots::Slots,
+    attempts::Attempts, board::Board, by_lease::ByLease, error::Failures, latest::Latest, ledger::Ledger, pace::Pace,
+    sequences::Sequences, slots::Slots, turns::Turns,
 };
 use crate::{
     api::{SandboxCommand, SandboxLease},
@@ -44,8 +44,10 @@ pub struct Context {
     pub(super) listed: CancellationToken,
     /// Cancelled once the Secrets and `ConfigMaps` were listed.
     pub(super) sources_listed: CancellationToken,
+    pub(super) pace: Pace,
+    pub(super) lease_turns: Turns,
     /// Commands that are looked at at once.
-    pub(super) turns: Semaphore,
+    pub(super) command_turns: Semaphore,
     pub(super) stop: CancellationToken,
     pub(super) clock: fn() -> Timestamp,
 }

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use kube::{Api, ResourceExt, runtime::controller::Action};
+use kube::{
+    Api, ResourceExt,
+    runtime::{controller::Action, reflector::ObjectRef},
+};
 
 use super::{
     board::{Handle, Standing, Suspicion},
@@ -56,7 +59,11 @@ impl Next {
 
 pub(super) async fn reconcile(lease: Arc<SandboxLease>, ctx: Arc<Context>) -> Result<Action, Error> {
     let uid = lease.uid().unwrap_or_default();
-    let result = tokio::time::timeout(RECONCILE_LIMIT, steps((*lease).clone(), &ctx)).await;
+    let _turn = ctx.lease_turns.take(&lease).await;
+    // It may have changed in the meantime.
+    let seen = ctx.leases.get(&ObjectRef::from_obj(&*lease)).filter(|seen| seen.uid() == lease.uid());
+    let steps = Box::pin(steps((*seen.unwrap_or(lease)).clone(), &ctx));
+    let result = tokio::time::timeout(RECONCILE_LIMIT, steps).await;
     let action = result.map_err(|_| Error::TimedOut)??;
     ctx.failures.reset(&uid);
     Ok(action)
@@ -84,23 +91,24 @@ async fn steps(mut lease: SandboxLease, ctx: &Context) -> Result<Action, Error> 
 }
 
 async fn step(lease: SandboxLease, ctx: &Context) -> Result<Next, Error> {
-    let seen = observe(&lease, ctx).await;
+    // On the heap, each only while it is under way: what waits for Daytona is small, for there may be a thousand of it.
+    let seen = Box::pin(observe(&lease, ctx)).await;
     let plan = plan::decide(&lease, &seen.observed, &ctx.config.intervals);
     tracing::debug!(step = ?plan.step, "decided");
     note_standing(&lease, &seen, ctx);
     // What is intended is written before it is done.
-    let Some(lease) = report(lease, &plan.told, ctx).await? else { return Ok(Next::Gone) };
+    let Some(lease) = Box::pin(report(lease, &plan.told, ctx)).await? else { return Ok(Next::Gone) };
     if plan.step == Step::Rest
         && let Some(error) = seen.failure()
     {
         // Nothing is known, so nothing is done; asked again after a wait that grows.
         return Err(error.clone().into());
     }
-    match act(&lease, &plan, &seen, ctx).await {
+    match Box::pin(act(&lease, &plan, &seen, ctx)).await {
         Ok(next) => Ok(next),
         Err(Error::Daytona(error)) => {
             let told = after_failure(&lease, plan, &error);
-            report(lease, &told, ctx).await?;
+            Box::pin(report(lease, &told, ctx)).await?;
             Err(error.into())
         }
         Err(error @ (Error::Sandbox(_) | Error::DeadSession(_))) => {
@@ -110,7 +118,7 @@ async fn step(lease: SandboxLease, ctx: &Context) -> Result<Next, Error> {
                 let generation = lease.status.as_ref().and_then(|s| s.place()).map_or(0, |s| s.generation);
                 told.renew_session(&lease, generation + 1);
             }
-            report(lease, &told, ctx).await?;
+            Box::pin(report(lease, &told, ctx)).await?;
             Err(error)
         }
         Err(error) => Err(error),
@@ -338,7 +346,7 @@ async fn report(lease: SandboxLease, told: &Told, ctx: &Context) -> Result<Optio
         {
             let stalled = condition(&new.conditions, LeaseCondition::Stalled.as_str()).is_some();
             let warning = type_ == LeaseCondition::CleanupBlocked || (truth != "True" && stalled);
-            ctx.events.publish(reference(&now), warning, &reason, "Reconcile", &message);
+            ctx.events.publish(reference(&now), warning, warning, (&reason, "Reconcile", &message));
         }
     }
     Ok(Some(now))

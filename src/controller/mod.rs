@@ -13,12 +13,14 @@ mod launch;
 mod lease;
 mod ledger;
 mod observe;
+mod pace;
 mod prepare;
 mod sequences;
 mod slots;
 mod start;
 mod store;
 mod subject;
+mod turns;
 mod watches;
 
 pub use context::Context;

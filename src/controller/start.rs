@@ -31,8 +31,10 @@ use super::{
     latest::Latest,
     lease,
     ledger::Ledger,
+    pace::Pace,
     sequences::Sequences,
     slots::Slots,
+    turns::Turns,
     watches,
 };
 use crate::{
@@ -105,7 +107,9 @@ pub async fn start(
         command_hints,
         listed: CancellationToken::new(),
         sources_listed: CancellationToken::new(),
-        turns: Semaphore::new(TURNS),
+        pace: Pace::default(),
+        lease_turns: Turns::default(),
+        command_turns: Semaphore::new(TURNS),
         stop: stop.clone(),
         clock: system_time,
     });

@@ -23,7 +23,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::context::Context;
 use crate::{
-    api::{COMMAND_UID_LABEL, LOG_BYTES, LeaseCondition, SandboxCommand, SandboxLease, SourceKind, condition},
+    api::{
+        COMMAND_UID_LABEL, LOG_BYTES, LeaseCondition, SandboxCommand, SandboxCommandStatus, SandboxLease, SourceKind,
+        condition,
+    },
     plan::queue,
 };
 
@@ -87,15 +90,23 @@ where
     })
 }
 
-/// A finished command's script is never looked at again; ten thousand of them would fill the memory.
+/// Of a finished command only what tells which it is, whose, and how it ended; ten thousand of them would fill the memory.
 pub(super) fn prune_command(command: &mut SandboxCommand) {
-    if !queue::unfinished(command) {
-        let spec = &mut command.spec;
-        (spec.script, spec.command, spec.stdin) = (None, None, None);
-        (spec.env, spec.env_from) = (Vec::new(), Vec::new());
-        if let Some(status) = &mut command.status {
-            (status.stdout, status.stderr) = (None, None);
-        }
+    if queue::unfinished(command) {
+        return;
+    }
+    let (spec, meta) = (&mut command.spec, &mut command.metadata);
+    (spec.script, spec.command, spec.stdin) = (None, None, None);
+    (spec.env, spec.env_from) = (Vec::new(), Vec::new());
+    (meta.labels, meta.annotations, meta.owner_references) = (None, None, None);
+    if let Some(status) = &mut command.status {
+        *status = SandboxCommandStatus {
+            observed_generation: status.observed_generation,
+            state: status.state,
+            exit_code: status.exit_code,
+            lease_uid: status.lease_uid.take(),
+            ..SandboxCommandStatus::default()
+        };
     }
 }
 

@@ -45,10 +45,10 @@ settled() {
 
 # Holds the caller's request until the attempt has ended, for $1 seconds at most; five when nobody starts it.
 # It sleeps in reading a FIFO, which the runner writes to at the end. The FIFO's other end is the output of a `sleep`:
-# when that ends, so does the reading. That is once a second, for a runner can be killed.
+# when that ends, so does the reading. That is after a second, and later every five, for a runner can be killed.
 await() {
   now
-  deadline=$((hundredths + $1 * 100)) unseen_until=$((hundredths + 500)) fifo=$base/wait/$attempt.$$
+  deadline=$((hundredths + $1 * 100)) unseen_until=$((hundredths + 500)) fifo=$base/wait/$attempt.$$ nap=1
   if [ "$1" -le 0 ] || settled; then return; fi
   # While it is open for both, opening one end does not block. (A redirection that fails here ends no shell.)
   # shellcheck disable=SC2094
@@ -57,11 +57,13 @@ await() {
   until settled || { now && [ "$hundredths" -ge $deadline ]; }; do
     [ -e "$guard" ] || [ "$hundredths" -lt $unseen_until ] || break
     timer='' since='' word=''
-    [ "$fifo" ] && { sleep 1 >&8 7<&- 8>&- & timer=$!; } 8>/proc/self/fd/7
+    smaller $nap $(((deadline - hundredths + 99) / 100))
+    [ "$fifo" ] && { sleep "$least" >&8 7<&- 8>&- & timer=$!; } 8>/proc/self/fd/7
     [ "$timer" ] || { pause 05; continue; }
     start_of $timer && since=$started
     read -r word <&7
     [ "$word" ] && lives $timer "$since" && kill $timer
+    [ $nap = 5 ] || [ ! -e "$guard" ] || nap=$((nap + 1))
   done
   [ ! "$fifo" ] || { exec 7<&-; rm -f "$fifo"; }
 } 2>/dev/null

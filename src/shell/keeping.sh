@@ -65,6 +65,11 @@ keep() {
 
 # Whether both outputs are complete.
 kept_both() {
+  [ -s "$dir/stdout.size" ] && [ -s "$dir/stderr.size" ]
+}
+
+# Whether nobody is there any more who would complete them.
+kept_or_gone() {
   { [ -s "$dir/stdout.size" ] || ! start_of "$out_keeper"; } && { [ -s "$dir/stderr.size" ] || ! start_of "$err_keeper"; }
 }
 
@@ -100,11 +105,13 @@ continue_all() {
 
 # What the script left in the background may hold its outputs open for ever: then what is there by now is the result.
 gather() {
-  how=full tries=0
+  how=full
+  # Each look costs a program, which where much is going on keeps the keepers from their work: so ever fewer.
+  set -- 003 006 01 02
   until kept_both; do
-    tries=$((tries + 1))
-    [ $tries -gt 15 ] || continue
-    sleep 0.002 2>/dev/null || pause 01
+    sleep "0.$1" 2>/dev/null || sleep 1
+    [ $# = 1 ] || { shift; continue; }
+    ! kept_or_gone || break
     now
     # Not before it is seen that somebody holds them: a machine may be slow. And not for ever.
     [ $((hundredths - ended)) -ge 25 ] || continue
@@ -121,7 +128,7 @@ gather() {
     done
     now
     until_then=$((hundredths + 100))
-    until kept_both || { now && [ "$hundredths" -ge $until_then ]; }; do pause 01; done
+    until kept_or_gone || { now && [ "$hundredths" -ge $until_then ]; }; do pause 01; done
     break
   done
   # Where it could not be written nobody knows either.

@@ -164,8 +164,9 @@ impl Workspace {
         let body = inline(job);
         let mut form = match &body {
             Some(body) => {
-                let lines = exports(job).split(|byte| *byte == b'\n').skip(1).count();
-                format!("inline={lines}/{}", body.len())
+                let lines = |text: &[u8]| text.iter().filter(|byte| **byte == b'\n').count();
+                let (exports, names) = (lines(&exports(job)), usize::from(job.persist));
+                format!("inline={exports}/{}", lines(body.as_bytes()) - exports - names)
             }
             None => "uploaded".to_owned(),
         };
@@ -186,7 +187,7 @@ impl Workspace {
             while body.lines().any(|line| line == delimiter) {
                 delimiter.push('-');
             }
-            let _ = write!(text, " <<'{delimiter}'\n{body}{delimiter}");
+            let _ = write!(text, " <<'{delimiter}'\n{body}{}\n{delimiter}", attempt.id);
         }
         text.push('\n');
         text

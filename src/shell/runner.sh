@@ -11,8 +11,8 @@
 #   sh runner.sh fence   ATTEMPT MARK HEAD TAIL                      makes sure that it does not start, and reports
 #   sh runner.sh kill    ATTEMPT MARK HEAD TAIL GRACE AFTER SECONDS  makes sure that it does not run: never started, or
 #                                            ended (once it has run for AFTER seconds); to be repeated while it is ending
-# FORM: "uploaded" (input/ATTEMPT has script, env, names, stdin) or "inline=N/BYTES" (they are on standard input, so many
-# bytes: with "persist" a line for names, then N lines of env, then the script), then ",persist" ",placed" ",secret" as it
+# FORM: "uploaded" (input/ATTEMPT has script, env, names, stdin) or "inline=N/M" (they are on standard input: with "persist"
+# a line for names, then N lines of env, M lines of the script, and ATTEMPT), then ",persist" ",placed" ",secret" as it
 # applies.
 
 SHOWN_BYTES=16384   # of each output, the end: copied to the session's log
@@ -86,6 +86,8 @@ if [ "$1" = resume ]; then
 fi
 
 base=${0%/*} op=$1 attempt=$2 mark=$3
+newline='
+'
 dir=$base/attempt/$attempt input=$base/input/$attempt guard=$base/guard/$attempt
 
 say() { echo "dtc1 $attempt $*"; }
@@ -192,34 +194,51 @@ launch() {
   become "$attempt" "$dir" "$begin" "$wanted" ${setsid:+"$setsid"} "$@"
 }
 
-# Brings what is on standard input into $1, readable by nobody else. Fails where not all of it came: a text may be cut.
-receive() {
-  lines=${form#inline=} lines=${lines%%,*}
-  bytes=${lines#*/} lines=${lines%/*}
-  # Where there is nothing but the script, it is what came. Each program that is not started is a millisecond.
-  case $lines,$form in 0,*,persist*) body=$1/body ;; 0,*) body=$1/script ;; *) body=$1/body ;; esac
-  # What could not be written is not there, and then nothing starts.
-  { mkdir "$1" && cat >"$body"; } || { rm -f "$body"; return 0; }
-  size_of "$body"
-  [ "$size" = "$bytes" ] || return 1
-  [ "$body" != "$1/script" ] || return 0
-  # `read` takes no byte more than the line, so that the rest is the script.
-  {
-    case $form in *,persist*) IFS= read -r line && echo "$line" >"$1/names" ;; esac
-    while [ "$lines" -gt 0 ]; do
-      IFS= read -r line || break
-      printf '%s\n' "$line" || break
-      lines=$((lines - 1))
-    done >"$1/env"
-    [ "$lines" = 0 ] && { cat >"$1/script" || rm -f "$1/script"; }
-  } <"$1/body"
-  [ -s "$1/env" ] || rm -f "$1/env"
-  rm -f "$1/body"
-  return 0
+# Appends $1 lines of standard input to $taken.
+take_lines() {
+  taken='' left=$1
+  while [ "$left" -gt 0 ]; do
+    IFS= read -r line || return 1
+    taken=$taken$line$newline left=$((left - 1))
+  done
 }
 
-# What was uploaded may have been readable by others until now.
-private() { case $form in uploaded*) chmod -R go= "$dir" ;; esac; }
+# Takes what is on standard input into $names, $exports and $script. Fails where not all of it came: a text may be cut.
+# By the shell itself, for each program that is not started is a millisecond.
+receive() {
+  lines=${form#inline=} lines=${lines%%,*} names=''
+  case $form in *,persist*) IFS= read -r names || return 1 ;; esac
+  take_lines "${lines%/*}" || return 1
+  exports=$taken
+  take_lines "${lines#*/}" || return 1
+  script=$taken
+  IFS= read -r line && [ "$line" = "$attempt" ]
+}
+
+# Opens descriptor 5 to write and 6 to read something that has no name, so that no script can take it away: a pipe, or a
+# file that was removed, as the shell has its here-documents.
+unnamed() {
+  # An empty one would be /dev/null to some shells.
+  exec 6<<END &&
+line
+END
+    read -r word <&6 &&
+    # Where `exec` fails the shell ends.
+    printf '' >>/proc/self/fd/6 && exec 5>>/proc/self/fd/6
+}
+
+# Makes the attempt's directory with what it is to run.
+put() {
+  case $form in
+    # It may have been readable by others until now.
+    uploaded*) mv "$input" "$dir" && chmod -R go= "$dir" && [ -f "$dir/script" ] ;;
+    *)
+      mkdir "$dir" && printf %s "$script" >"$dir/script" &&
+        { [ ! "$exports" ] || printf %s "$exports" >"$dir/env"; } &&
+        { [ ! "$names" ] || printf '%s\n' "$names" >"$dir/names"; }
+      ;;
+  esac
+}
 
 run() {
   form=$4 workdir=$5
@@ -233,20 +252,17 @@ run() {
   # What was not put there, or not all of it, may still come.
   case $form in
     uploaded*) [ -f "$input/script" ] ;;
-    *) input=$input.$$; receive "$input" 2>/dev/null || { rm -rf "$input"; false; } ;;
+    *) receive ;;
   esac || { [ -e "$guard" ] && { say duplicate; exit 97; }; say missing; exit 98; } >&2
   start_of $$
   now
   begin=$uptime
-  claim "$$ $started $begin" || { case $form in inline*) rm -rf "$input" ;; esac; say duplicate; exit 97; } >&2
+  claim "$$ $started $begin" || { say duplicate; exit 97; } >&2
   # Deleting the session sends TERM to this group. Handled, not ignored: the script gets the defaults back.
   trap : HUP INT TERM PIPE
   exec 4>&2 2>/dev/null
-  # shellcheck disable=SC2094
-  if ! { [ ! -e "$dir" ] && mv "$input" "$dir" && private && [ -f "$dir/script" ] &&
-    printf '%120s\n' '' >"$dir/exit.new" && mkfifo "$dir/out" "$dir/err" &&
-    printf '' >"$dir/open" && exec 5>>"$dir/open" 6<"$dir/open" && rm "$dir/open"; }; then
-    rm -rf "$input" "$dir/script" "$dir/env" "$dir/stdin" "$dir/body"
+  if ! { [ ! -e "$dir" ] && put && printf '%120s\n' '' >"$dir/exit.new" && mkfifo "$dir/out" "$dir/err" && unnamed; }; then
+    rm -rf "$input" "$dir/script" "$dir/env" "$dir/stdin"
     mkdir -p "$dir"
     echo "the files of the attempt cannot be made in $base" >"$dir/stderr"
     finish 126 "$begin" "$begin" nostart
@@ -275,6 +291,7 @@ run() {
   # shellcheck disable=SC2034
   finished=$uptime ended=$hundredths word=''
   gather
+  exec 5>&-
   read -r word <&6
   if ! [ -d "$dir" ]; then
     how=lost

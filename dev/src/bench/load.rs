@@ -35,7 +35,7 @@ pub struct Load {
     pub leases_ready_s: f64,
     /// The most memory that the controller has held, from its start on.
     pub peak_mib: f64,
-    /// The most memory of a controller that was started when all was there.
+    /// The most memory of a controller that was started when all was there, and then had the queued commands run.
     pub peak_after_restart_mib: f64,
     /// Calls to Daytona in a minute in which nothing happens, by route.
     pub idle_calls: BTreeMap<String, f64>,
@@ -65,9 +65,9 @@ pub(super) async fn measure(stage: &mut Stage, options: &Options) -> Result<Load
     let peak_mib = stage.peak_mib()?;
     stage.restart_controller().await?;
     queued.until_seen(stage).await?;
-    let peak_after_restart_mib = stage.peak_mib()?;
     queued.release(stage).await?;
     let (idle_calls, idle_writes) = idle(stage, options).await?;
+    let peak_after_restart_mib = stage.peak_mib()?;
     Ok(Load {
         leases: options.load_leases,
         finished,
@@ -94,10 +94,14 @@ async fn finish(stage: &Stage, options: &Options) -> Result<usize, Error> {
     let count = each * options.load_leases;
     let follow = stage.namespace.follow(FINISHED);
     let bar = progress("load: finished commands", count);
-    let posted = throughput::post(&stage.namespace, FINISHED, 0..options.load_leases, each, "true");
     let ended = async {
-        posted.await?;
-        follow.ends(count).await
+        // One in each lease at a time: as many are to have ended, not to wait for each other.
+        for turn in 0..each {
+            let prefix = format!("{FINISHED}-{turn}");
+            throughput::post(&stage.namespace, FINISHED, &prefix, 0..options.load_leases, 1, "true").await?;
+            follow.ends((turn + 1) * options.load_leases).await?;
+        }
+        Ok::<_, Error>(())
     };
     tokio::pin!(ended);
     loop {
@@ -127,9 +131,9 @@ impl Queued {
         let leases = options.queued.div_ceil(QUEUE);
         let queued = Self { leases, count: leases * QUEUE };
         let wait = "mkfifo ~/go 2>/dev/null; cat ~/go";
-        throughput::post(&stage.namespace, BLOCKING, 0..leases, 1, wait).await?;
+        throughput::post(&stage.namespace, BLOCKING, BLOCKING, 0..leases, 1, wait).await?;
         stage.until_counted("running", leases).await?;
-        throughput::post(&stage.namespace, QUEUED, 0..leases, QUEUE, "true").await?;
+        throughput::post(&stage.namespace, QUEUED, QUEUED, 0..leases, QUEUE, "true").await?;
         queued.until_seen(stage).await?;
         Ok(queued)
     }

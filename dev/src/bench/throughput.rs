@@ -54,14 +54,17 @@ pub(super) fn lease(number: usize) -> String {
     format!("lease-{number}")
 }
 
-pub(super) async fn measure(stage: &Stage, options: &Options, writes: u64) -> Result<Throughput, Error> {
+pub(super) async fn measure(stage: &Stage, options: &Options) -> Result<Throughput, Error> {
     let commands = options.leases * options.per_lease;
     create_leases(stage, 0..options.leases).await?;
     stage.until_ready(options.leases + LEASES_OF_LATENCY).await?;
     let (calls, before) = (stage.last_call().await?, stage.namespace.writes().await?);
     let controller = by_the_controller(stage, options, commands).await?;
     let (calls, after) = (stage.calls_since(calls).await?.len(), stage.namespace.writes().await? - before);
-    let plain = by_a_plain_program(stage, options, writes).await?;
+    let of_commands = after.commands + after.logs;
+    // To the nearest whole number.
+    let each = (of_commands + commands as u64 / 2) / commands as u64;
+    let plain = by_a_plain_program(stage, options, each).await?;
     #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
     let commands_f64 = commands as f64;
     Ok(Throughput {
@@ -69,7 +72,7 @@ pub(super) async fn measure(stage: &Stage, options: &Options, writes: u64) -> Re
         commands,
         controller_per_s: commands_f64 / controller,
         plain_per_s: commands_f64 / plain,
-        writes: [after.commands + after.logs, after.leases, after.events].map(|count| per(count, commands)),
+        writes: [of_commands, after.leases, after.events].map(|count| per(count, commands)),
         daytona_calls: per(calls as u64, commands),
     })
 }
@@ -79,7 +82,7 @@ async fn by_the_controller(stage: &Stage, options: &Options, commands: usize) ->
     let follow = stage.namespace.follow(PART);
     let start = Instant::now();
     let bar = progress("throughput: controller", commands);
-    post(&stage.namespace, PART, 0..options.leases, options.per_lease, SCRIPT).await?;
+    post(&stage.namespace, PART, PART, 0..options.leases, options.per_lease, SCRIPT).await?;
     let last = {
         let ends = follow.ends(commands);
         tokio::pin!(ends);
@@ -97,10 +100,11 @@ async fn by_the_controller(stage: &Stage, options: &Options, commands: usize) ->
     }
 }
 
-/// Posts `each` commands in each of these leases, in turns.
+/// Posts `each` commands in each of these leases, in turns; their names begin with the prefix.
 pub(super) async fn post(
     namespace: &Namespace,
     part: &str,
+    prefix: &str,
     leases: Range<usize>,
     each: usize,
     script: &str,
@@ -108,7 +112,7 @@ pub(super) async fn post(
     let all = (0..each).flat_map(|turn| leases.clone().map(move |number| (turn, number)));
     stream::iter(all.map(Ok))
         .try_for_each_concurrent(POSTING, |(turn, number)| async move {
-            let name = format!("{part}-{number}-{turn}");
+            let name = format!("{prefix}-{number}-{turn}");
             namespace.create_command(part, &name, &lease(number), script).await
         })
         .await
