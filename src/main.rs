@@ -9,7 +9,8 @@ use daytona_controller::{
     run, telemetry,
 };
 
-#[tokio::main(flavor = "current_thread")]
+// It waits most of the time: more threads would mean more memory, of which each keeps a part.
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(arguments) => {

@@ -42,11 +42,18 @@ const LONGEST_WAIT: Duration = Duration::from_secs(15);
 
 pub(super) async fn reconcile(command: Arc<SandboxCommand>, ctx: Arc<Context>) -> Result<Action, Error> {
     let uid = command.uid().unwrap_or_default();
-    // What waits for its turn is small: ten thousand commands may come at once.
-    let turn = ctx.command_turns.acquire().await.ok();
-    // It may have changed in the meantime.
+    ctx.listed().await;
+    // What waits for its turn is small: ten thousand commands may come at once. After a signal nothing new is begun.
+    let Some(turn) = ctx.stop.run_until_cancelled(ctx.command_turns.acquire()).await else {
+        return Ok(Action::await_change());
+    };
+    // It may have changed in the meantime, or be gone.
     let seen = ctx.commands.get(&ObjectRef::from_obj(&*command)).filter(|seen| seen.uid() == command.uid());
-    let steps = Box::pin(steps((*seen.unwrap_or(command)).clone(), turn, &ctx));
+    let Some(seen) = seen else {
+        ctx.forget_command(&uid);
+        return Ok(Action::await_change());
+    };
+    let steps = Box::pin(steps((*seen).clone(), turn.ok(), &ctx));
     let result = tokio::time::timeout(RECONCILE_LIMIT, steps).await;
     let (action, settled) = result.map_err(|_| Error::TimedOut)??;
     // That a wait was begun says nothing of how it will go.
@@ -66,10 +73,9 @@ async fn steps(
     mut turn: Option<SemaphorePermit<'_>>,
     ctx: &Arc<Context>,
 ) -> Result<(Action, bool), Error> {
-    ctx.listed().await;
     command = ctx.latest.of(command);
     if lags(&command) {
-        // The watch's copy of a finished command lacks its outputs; what is written must not.
+        // The watch's copy of a finished command lacks most of its status; what is written must not.
         let namespace = command.namespace().unwrap_or_default();
         let Some(live) = Api::namespaced(ctx.client.clone(), &namespace).get_opt(&command.name_any()).await? else {
             return Ok((Action::await_change(), true));
@@ -221,6 +227,8 @@ async fn record(
         && has_moved_up(&old, new)
         && !ctx.pace.allows(ctx.now())
     {
+        // It may have been let start before another came in front of it.
+        ctx.slots.leave(&command.uid().unwrap_or_default());
         return Ok(Next::After(wait));
     }
     let Some(now) = status::apply(api, &command, command.status.as_ref(), new).await? else {

@@ -59,10 +59,19 @@ impl Next {
 
 pub(super) async fn reconcile(lease: Arc<SandboxLease>, ctx: Arc<Context>) -> Result<Action, Error> {
     let uid = lease.uid().unwrap_or_default();
-    let _turn = ctx.lease_turns.take(&lease).await;
-    // It may have changed in the meantime.
+    ctx.listed().await;
+    // After a signal nothing new is begun.
+    let turn = tokio::time::timeout(RECONCILE_LIMIT, ctx.lease_turns.take(&lease));
+    let _turn = match ctx.stop.run_until_cancelled(turn).await {
+        Some(Ok(turn)) => turn,
+        // Those of a Daytona that hangs must not take all places among the reconciles.
+        Some(Err(_)) => return Ok(Action::requeue(spread(LONGEST_WAIT, seed(&uid)))),
+        None => return Ok(Action::await_change()),
+    };
+    // It may have changed in the meantime, or be gone.
     let seen = ctx.leases.get(&ObjectRef::from_obj(&*lease)).filter(|seen| seen.uid() == lease.uid());
-    let steps = Box::pin(steps((*seen.unwrap_or(lease)).clone(), &ctx));
+    let Some(seen) = seen else { return Ok(Action::await_change()) };
+    let steps = Box::pin(steps((*seen).clone(), &ctx));
     let result = tokio::time::timeout(RECONCILE_LIMIT, steps).await;
     let action = result.map_err(|_| Error::TimedOut)??;
     ctx.failures.reset(&uid);
@@ -77,8 +86,7 @@ pub(super) fn error_policy(lease: &SandboxLease, error: &Error, ctx: &Context) -
 }
 
 async fn steps(mut lease: SandboxLease, ctx: &Context) -> Result<Action, Error> {
-    ctx.listed().await;
-    let seed = lease.uid().map_or(0, |uid| uid.bytes().fold(0, |seed: u64, b| seed.rotate_left(7) ^ u64::from(b)));
+    let seed = seed(&lease.uid().unwrap_or_default());
     for _ in 0..STEPS {
         match step(lease, ctx).await? {
             Next::Now(next) => lease = *next,
@@ -88,6 +96,11 @@ async fn steps(mut lease: SandboxLease, ctx: &Context) -> Result<Action, Error> 
         }
     }
     Ok(Action::requeue(Duration::from_millis(100)))
+}
+
+/// A number of its own for each lease.
+fn seed(uid: &str) -> u64 {
+    uid.bytes().fold(0, |seed: u64, b| seed.rotate_left(7) ^ u64::from(b))
 }
 
 async fn step(lease: SandboxLease, ctx: &Context) -> Result<Next, Error> {

@@ -19,6 +19,10 @@ impl Pace {
     /// Whether another place may be told now.
     pub(super) fn allows(&self, now: Timestamp) -> bool {
         let mut due = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // A clock may be set back.
+        if *due > now + SAVED {
+            *due = now - SAVED;
+        }
         let allowed = *due <= now;
         if allowed {
             *due = (*due).max(now - SAVED) + EVERY;
@@ -40,5 +44,6 @@ mod tests {
         };
         assert_eq!((told(0), told(0), told(1), told(3)), (51, 0, 5, 10));
         assert_eq!(told(1000), 51, "no more is saved up");
+        assert_eq!(told(10), 51, "the clock was set back");
     }
 }

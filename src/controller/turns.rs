@@ -14,8 +14,8 @@ use crate::api::SandboxLease;
 /// Leases of one connection that are looked at at once: as many as its client makes calls.
 const TURNS: usize = 64;
 
-/// Namespace and Secret; none for the controller's own key.
-type Connection = Option<(String, String)>;
+/// Namespace, Secret, key and URL; none for the controller's own key.
+type Connection = Option<[String; 4]>;
 
 /// Turns by connection: a Daytona that hangs must not hold up the leases of another.
 #[derive(Debug, Default)]
@@ -28,8 +28,11 @@ impl Turns {
     }
 
     fn of(&self, lease: &SandboxLease) -> Arc<Semaphore> {
-        let secret = lease.spec.connection.as_ref().and_then(|c| c.api_key_secret_ref.as_ref());
-        let connection = secret.map(|secret| (lease.namespace().unwrap_or_default(), secret.name.clone()));
+        let connection = lease.spec.connection.as_ref().and_then(|connection| {
+            let secret = connection.api_key_secret_ref.clone()?;
+            let url = connection.api_url.clone().unwrap_or_default();
+            Some([lease.namespace().unwrap_or_default(), secret.name, secret.key, url])
+        });
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(turns) = all.get(&connection).and_then(Weak::upgrade) {
             return turns;

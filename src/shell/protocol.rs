@@ -22,8 +22,9 @@ const KEEPING: &str = include_str!("keeping.sh");
 const PERSIST: &str = include_str!("persist.sh");
 
 /// Most bytes that travel in a text: what Daytona lists stays short, and a here-document of this size is in its pipe
-/// as a whole before anything reads it, so that the end of whoever sends it cannot cut it.
-const LONGEST_INLINE: usize = 4096;
+/// as a whole before anything reads it, so that the end of whoever sends it cannot cut it. 4096, and room for the last
+/// line (a UID and a number).
+const LONGEST_INLINE: usize = 4032;
 
 /// Most attempts that a text names as those that run.
 const MOST_KEPT: usize = 64;

@@ -20,6 +20,12 @@ impl std::fmt::Debug for Redactor {
 }
 
 impl Redactor {
+    /// Whether there is nothing to take out.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Replaces these values, also without the blanks around them, and each line of one that has several: what a file or
     /// an editor put there need not be printed with it.
     pub fn new(values: impl IntoIterator<Item = Vec<u8>>) -> Self {
@@ -68,12 +74,17 @@ impl Redactor {
                 return vec![(0, text.len())];
             }
             let finder = memmem::Finder::new(secret);
-            let mut from = 0;
-            // Occurrences may overlap.
+            let (mut from, mut last) = (0, None::<(usize, usize)>);
+            // Occurrences may overlap; those that do are one place, for there may be one at every byte.
             while let Some(at) = text.get(from..).and_then(|rest| finder.find(rest)) {
-                found.push((from + at, from + at + secret.len()));
-                from += at + 1;
+                let (start, end) = (from + at, from + at + secret.len());
+                match &mut last {
+                    Some((_, before)) if start <= *before => *before = end,
+                    _ => found.extend(last.replace((start, end))),
+                }
+                from = start + 1;
             }
+            found.extend(last);
             if cut_before {
                 let piece = overlap(secret, text);
                 found.extend((piece >= SHORTEST_PIECE).then_some((0, piece)));
@@ -160,6 +171,10 @@ mod tests {
     #[test]
     fn values_that_overlap_are_both_gone() {
         let whole = (false, false);
+        let runs: Vec<String> = (6..66).map(|length| "a".repeat(length)).collect();
+        let runs: Vec<&str> = runs.iter().map(String::as_str).collect();
+        let text = format!("{} aaaaa {}b", "a".repeat(1000), "a".repeat(70));
+        assert_eq!(redact(&runs, &text, whole), "*** aaaaa ***b");
         assert_eq!(redact(&["abcdef", "defghi"], "xabcdefghix", whole), "x***x");
         assert_eq!(redact(&["aaaaaa"], "baaaaaaaaab", whole), "b***b");
         assert_eq!(redact(&["abcdef", "abcdefgh"], "abcdefgh", whole), "***");

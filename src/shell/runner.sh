@@ -198,7 +198,7 @@ launch() {
 take_lines() {
   taken='' left=$1
   while [ "$left" -gt 0 ]; do
-    IFS= read -r line || return 1
+    LC_ALL=C IFS= read -r line || return 1
     taken=$taken$line$newline left=$((left - 1))
   done
 }
@@ -207,7 +207,7 @@ take_lines() {
 # By the shell itself, for each program that is not started is a millisecond.
 receive() {
   lines=${form#inline=} lines=${lines%%,*} names=''
-  case $form in *,persist*) IFS= read -r names || return 1 ;; esac
+  case $form in *,persist*) read -r names || return 1 ;; esac
   take_lines "${lines%/*}" || return 1
   exports=$taken
   take_lines "${lines#*/}" || return 1
@@ -215,16 +215,18 @@ receive() {
   IFS= read -r line && [ "$line" = "$attempt" ]
 }
 
-# Opens descriptor 5 to write and 6 to read something that has no name, so that no script can take it away: a pipe, or a
-# file that was removed, as the shell has its here-documents.
+# Opens descriptor 5 to write and 6 to read something that has no name, which outlives what a script removes: a pipe, or
+# a file that was removed, as the shell has its here-documents.
 unnamed() {
-  # An empty one would be /dev/null to some shells.
-  exec 6<<END &&
+  # Where `exec` fails the shell ends, so it is tried before.
+  { :; } 6<<END || return 1
 line
 END
-    read -r word <&6 &&
-    # Where `exec` fails the shell ends.
-    printf '' >>/proc/self/fd/6 && exec 5>>/proc/self/fd/6
+  # An empty one would be /dev/null to some shells.
+  exec 6<<END
+line
+END
+  read -r word <&6 && printf '' >>/proc/self/fd/6 && exec 5>>/proc/self/fd/6
 }
 
 # Makes the attempt's directory with what it is to run.
@@ -291,8 +293,8 @@ run() {
   # shellcheck disable=SC2034
   finished=$uptime ended=$hundredths word=''
   gather
-  exec 5>&-
-  read -r word <&6
+  # Whoever holds the other end must not hold us up.
+  if [ -s "$dir/begun" ]; then word=begun; else echo ended >&5; read -r word <&6; fi
   if ! [ -d "$dir" ]; then
     how=lost
     rm -f "$dir"

@@ -12,6 +12,7 @@ mod cancel;
 mod chart;
 mod commands;
 mod connection;
+mod cost;
 mod enumerate;
 mod faults;
 mod inputs;

@@ -19,6 +19,9 @@ const QUEUED: &str = "queued";
 /// Each lease that has commands queued has so many.
 const QUEUE: usize = 100;
 
+/// How many commands are under way at once until enough have ended: they are to have ended, not to run.
+const AT_ONCE: usize = 100;
+
 /// How many leases are created at once.
 const CREATING: usize = 16;
 
@@ -95,11 +98,14 @@ async fn finish(stage: &Stage, options: &Options) -> Result<usize, Error> {
     let follow = stage.namespace.follow(FINISHED);
     let bar = progress("load: finished commands", count);
     let ended = async {
-        // One in each lease at a time: as many are to have ended, not to wait for each other.
-        for turn in 0..each {
-            let prefix = format!("{FINISHED}-{turn}");
-            throughput::post(&stage.namespace, FINISHED, &prefix, 0..options.load_leases, 1, "true").await?;
-            follow.ends((turn + 1) * options.load_leases).await?;
+        let rounds =
+            (0..each).flat_map(|turn| (0..options.load_leases).step_by(AT_ONCE).map(move |first| (turn, first)));
+        let mut posted = 0;
+        for (turn, first) in rounds {
+            let leases = first..options.load_leases.min(first + AT_ONCE);
+            posted += leases.len();
+            throughput::post(&stage.namespace, FINISHED, &format!("{FINISHED}-{turn}"), leases, 1, "true").await?;
+            follow.ends(posted).await?;
         }
         Ok::<_, Error>(())
     };
@@ -162,8 +168,8 @@ impl Queued {
 async fn idle(stage: &Stage, options: &Options) -> Result<(BTreeMap<String, f64>, f64), Error> {
     let seconds = options.idle_seconds();
     let bar = progress("idle", usize::try_from(seconds).unwrap_or_default());
-    // What the end before it has stirred up must settle first; the lease's gauges follow a second later.
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    // What the end before it has stirred up must settle first; the leases' gauges follow ten seconds later.
+    tokio::time::sleep(Duration::from_secs(15)).await;
     let (calls, writes) = (stage.last_call().await?, stage.namespace.writes().await?);
     for _ in 0..seconds {
         look().await;

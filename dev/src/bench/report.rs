@@ -112,12 +112,13 @@ impl Display for Results {
             costs.row(&[&head[..], &rest.map(|figure| format!("{figure:.2}"))].concat());
         }
         writeln!(f, "One command, in turns:\n{times}\n{costs}")?;
-        let Throughput { leases, commands, controller_per_s, plain_per_s, writes, daytona_calls } = self.throughput;
+        let Throughput { leases, commands, controller_per_s, plain_per_s, plain_writes, writes, daytona_calls } =
+            self.throughput;
         let [on_commands, on_leases, events] = writes;
         writeln!(
             f,
             "Many leases: {commands} commands in {leases} leases: {controller_per_s:.1} per second, a plain program \
-             {plain_per_s:.1}.\nPer command: {daytona_calls:.2} calls to Daytona, {on_commands:.2} writes, \
+             {plain_per_s:.1} with {plain_writes} writes each.\nPer command: {daytona_calls:.2} calls to Daytona, {on_commands:.2} writes, \
              {on_leases:.2} on leases, {events:.2} events.\n"
         )?;
         let load = &self.load;

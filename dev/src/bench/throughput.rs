@@ -37,6 +37,8 @@ pub struct Throughput {
     pub plain_per_s: f64,
     /// The controller's writes per command when they wait for each other: on commands and stored logs, on leases, events.
     pub writes: [f64; 3],
+    /// The plain program's writes per command.
+    pub plain_writes: u64,
     /// Calls to Daytona per command.
     pub daytona_calls: f64,
 }
@@ -72,6 +74,7 @@ pub(super) async fn measure(stage: &Stage, options: &Options) -> Result<Throughp
         commands,
         controller_per_s: commands_f64 / controller,
         plain_per_s: commands_f64 / plain,
+        plain_writes: each,
         writes: [of_commands, after.leases, after.events].map(|count| per(count, commands)),
         daytona_calls: per(calls as u64, commands),
     })

@@ -18,7 +18,7 @@ fn a_variable_has_the_value_that_was_given() {
         ("SEVERAL", b"one\n  two \n\nexport FOUR='4'\n"),
         ("SPACES", b"  a\tb  "),
         ("EMPTY", b""),
-        ("UNICODE", "grüße 🦀".as_bytes()),
+        ("UNICODE", "grüße 🦀 ÁÂÈ".as_bytes()),
         ("CR", b"a\r\nb\r"),
         ("_x1", b"-n"),
     ];
@@ -226,6 +226,7 @@ fn a_script_arrives_byte_for_byte() {
         b"line\n\n\n".to_vec(),
         b"  spaces \t\n\\ back\\\n'\"`$x".to_vec(),
         b"crlf\r\nend\r".to_vec(),
+        "ÀÁÂÃÄÅÆÇÈÉ \u{7f}\u{81}\u{88} ".as_bytes().to_vec(),
         "grüße 🦀 \u{fffd}\u{1}\u{2}\u{1b}[0m\n".as_bytes().to_vec(),
         format!("{attempt}\nDTC-SCRIPT\ndtc1 done\nexport A='\n").into_bytes(),
         (1..=255).collect(),
