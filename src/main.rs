@@ -9,8 +9,9 @@ use daytona_controller::{
     run, telemetry,
 };
 
-// It waits most of the time: more threads would mean more memory, of which each keeps a part.
-#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+// It waits most of the time, and each further thread keeps memory for itself. What takes long to reckon goes to
+// `spawn_blocking`.
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(arguments) => {

@@ -141,11 +141,11 @@ pub struct SandboxCommandStatus {
 
     /// Standard output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stdout: Option<OutputStatus>,
+    pub stdout: Option<Box<OutputStatus>>,
 
     /// Standard error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stderr: Option<OutputStatus>,
+    pub stderr: Option<Box<OutputStatus>>,
 }
 
 /// What a command wrote to one of its outputs.

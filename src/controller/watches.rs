@@ -33,6 +33,9 @@ use crate::{
 /// Annotation that `kubectl apply` writes.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
+/// Objects in a page of a list.
+const PAGE: u32 = 100;
+
 /// Longest pause before a failed watch is tried again.
 const WATCH_BACKOFF: Duration = Duration::from_secs(10);
 
@@ -46,7 +49,7 @@ pub(super) fn reflected<K>(
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
-    watcher::watcher(api, watcher::Config::default().any_semantic())
+    watcher::watcher(api, pages())
         .backoff(backoff())
         .filter_map(|event| std::future::ready(readable(event).transpose()))
         .modify(move |object: &mut K| {
@@ -62,6 +65,12 @@ where
             }
             std::future::ready(event.ok())
         })
+}
+
+/// Lists in pages: all of ten thousand objects in one answer would be the most memory that is ever used. (The apiserver
+/// ignores the size of a page where any version of the list will do, so the most recent one is asked for.)
+fn pages() -> watcher::Config {
+    watcher::Config::default().page_size(PAGE)
 }
 
 fn backoff() -> watcher::ExponentialBackoff {
@@ -120,8 +129,7 @@ pub(super) async fn sources<K>(
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
 {
-    let mut events =
-        std::pin::pin!(watcher::watcher(api, watcher::Config::default().any_semantic()).backoff(backoff()));
+    let mut events = std::pin::pin!(watcher::watcher(api, pages()).backoff(backoff()));
     while let Some(event) = events.next().await {
         match event {
             Ok(Event::Apply(object)) => {

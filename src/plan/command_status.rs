@@ -81,8 +81,8 @@ pub(super) fn finished(
     if let Some(outputs) = &outcome.outputs {
         let log = |stream: &str| stored?.refs.iter().find(|log| log.key == stream).cloned();
         status.last_line = outputs.last_line().map(|line| line.chars().take(LAST_LINE_CHARS).collect());
-        status.stdout = Some(shown(&outputs.stdout, log("stdout")));
-        status.stderr = Some(shown(&outputs.stderr, log("stderr")));
+        status.stdout = Some(Box::new(shown(&outputs.stdout, log("stdout"))));
+        status.stderr = Some(Box::new(shown(&outputs.stderr, log("stderr"))));
     }
     if let Some(stored) = stored {
         let all = &mut status.conditions;
