@@ -35,7 +35,7 @@ const STEPS: usize = 12;
 /// How long until the watch should have caught up.
 const BEHIND: Duration = Duration::from_millis(200);
 /// How long a command has run when an event says that it was sent.
-const TELLS_START_AFTER: Duration = Duration::from_secs(1);
+const TELLS_START_AFTER: Duration = Duration::from_secs(10);
 /// Longest wait before a failed step is tried again. Short: every error of a toolbox may be gone in a moment, and the
 /// lease's own controller finds out what is behind it.
 const LONGEST_WAIT: Duration = Duration::from_secs(15);
