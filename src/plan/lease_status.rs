@@ -115,8 +115,10 @@ impl Told {
         let text = error.to_string();
         match error.class {
             Class::Unauthorized => {
-                let message =
-                    format!("{text}; put a valid key into the Secret (or into the controller's DAYTONA_API_KEY)");
+                let message = format!(
+                    "{text}; put a valid key where connection.apiKeySecretRef points (without one: into the \
+                     controller's own DAYTONA_API_KEY)"
+                );
                 self.credentials(Reason::Unauthorized, &message);
             }
             Class::Throttled(_) => self.waiting(Reason::ApiThrottled, &text),
