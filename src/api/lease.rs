@@ -8,7 +8,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Condition, schema};
+use super::{Condition, sandbox::Sandbox, schema};
 
 /// What the lease asks for.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
@@ -38,8 +38,16 @@ use super::{Condition, schema};
 #[x_kube(
     validation = Rule::new("(has(self.connection) && has(self.connection.apiURL) ? self.connection.apiURL : '') == (has(oldSelf.connection) && has(oldSelf.connection.apiURL) ? oldSelf.connection.apiURL : '')")
         .message("connection.apiURL is immutable: the sandbox lives there; create another lease"),
-    validation = Rule::new("(has(self.sandbox) && has(self.sandbox.snapshot) ? self.sandbox.snapshot : '') == (has(oldSelf.sandbox) && has(oldSelf.sandbox.snapshot) ? oldSelf.sandbox.snapshot : '')")
-        .message("sandbox.snapshot is immutable: create another lease"),
+    validation = schema::immutable_in("sandbox", "snapshot"),
+    validation = schema::immutable_in("sandbox", "image"),
+    validation = schema::immutable_in("sandbox", "resources"),
+    validation = schema::immutable_in("sandbox", "language"),
+    validation = schema::immutable_in("sandbox", "user"),
+    validation = schema::immutable_in("sandbox", "public"),
+    validation = schema::immutable_in("sandbox", "volumes"),
+    validation = schema::immutable_in("sandbox", "networkBlockAll"),
+    validation = schema::immutable_in("sandbox", "networkAllowList"),
+    validation = schema::immutable_in("connection", "target"),
     validation = Rule::new("!self.useSessions || self.maxParallelCommands == 1")
         .message("a session runs one command at a time: maxParallelCommands needs useSessions: false")
         .field_path(".maxParallelCommands")
@@ -102,6 +110,11 @@ pub struct Connection {
             .message("apiURL must not carry credentials, a query or a fragment: put the key into a Secret")
     )]
     pub api_url: Option<String>,
+
+    /// Region that the sandbox is made in, for example `eu`. Left out: Daytona's choice. Immutable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128), regex(pattern = r"^[^\s\x00-\x1f]+$"))]
+    pub target: Option<String>,
 }
 
 /// A key of a Secret in the lease's namespace.
@@ -122,16 +135,6 @@ pub struct SecretKeyRef {
 
 fn default_key() -> String {
     "api-key".to_owned()
-}
-
-/// The sandbox to make.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct Sandbox {
-    /// Snapshot to start from, by name. Left out: Daytona's default snapshot. Immutable.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 256), regex(pattern = r"^[^\s\x00-\x1f]+$"))]
-    pub snapshot: Option<String>,
 }
 
 /// What becomes of the sandbox when the lease ends.

@@ -6,6 +6,7 @@ mod command;
 mod command_status;
 mod condition;
 mod lease;
+mod sandbox;
 mod schema;
 mod sources;
 
@@ -18,6 +19,7 @@ pub use condition::{
 pub use lease::{
     CommandGauges, ConnectionStatus, SandboxLease, SandboxLeaseSpec, SandboxLeaseStatus, SandboxStatus, SessionStatus,
 };
+pub use sandbox::{Resources, Sandbox, Volume};
 pub use schema::{WriteError, crds, write_crds};
 pub use sources::{EnvSource, EnvVar, KeyRef, ObjectRef, SourceKind, is_variable_name};
 

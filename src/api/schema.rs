@@ -92,6 +92,16 @@ pub(super) fn immutable(field: &str) -> Rule {
     Rule::new(rule).message(Message::Message(message)).field_path(format!(".{field}"))
 }
 
+/// The rule that a field of an optional struct stays as it was created, whether or not the struct is there.
+pub(super) fn immutable_in(parent: &str, field: &str) -> Rule {
+    let (now, before) = (format!("self.{parent}"), format!("oldSelf.{parent}"));
+    let there = |of: &str| format!("(has({of}) && has({of}.{field}))");
+    let (there_now, there_before) = (there(&now), there(&before));
+    let rule = format!("{there_now} == {there_before} && (!{there_now} || {now}.{field} == {before}.{field})");
+    let message = format!("{parent}.{field} is immutable: create another lease");
+    Rule::new(rule).message(Message::Message(message))
+}
+
 /// `metav1.Condition` with its bounds, as a list map by type.
 pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({

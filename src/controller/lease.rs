@@ -1,6 +1,6 @@
 //! Reconciles a `SandboxLease`: observe → decide → report → act, one external change at a time.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use kube::{
     Api, ResourceExt,
@@ -16,23 +16,18 @@ use super::{
     subject::attempt,
 };
 use crate::{
-    api::{CommandGauges, LEASE_FINALIZER, LeaseCondition, SandboxLease, SandboxLeaseStatus, condition, sandbox_label},
+    api::{CommandGauges, LEASE_FINALIZER, LeaseCondition, SandboxLease, SandboxLeaseStatus, condition},
     cluster::{finalizer, status},
-    daytona::{self, Class, NewSandbox, State, Toolbox},
+    daytona::{self, Class, State, Toolbox},
     plan::{
         backoff::spread,
         command::{Launcher, Place},
         lease::{self as plan, Plan, Remote, Session, Step, Told},
         queue,
+        sandbox::wanted,
     },
     shell::Workspace,
 };
-
-/// Minutes of idleness until Daytona stops a sandbox, minutes stopped until it archives it, and until it deletes it:
-/// what bounds the bill when this controller is gone for ever.
-const AUTO_STOP_MINUTES: i32 = 15;
-const AUTO_ARCHIVE_MINUTES: i32 = 60;
-const AUTO_DELETE_MINUTES: i32 = 10_080;
 
 /// Longest wait before a failed step is tried again, and the same for a lease that is being deleted.
 const LONGEST_WAIT: Duration = Duration::from_mins(10);
@@ -148,7 +143,8 @@ fn after_failure(lease: &SandboxLease, plan: Plan, error: &daytona::Error) -> To
         (Step::DeleteSandbox(object), _) => told.blocked_by(error, &format!("sandbox {object}")),
         _ if leaving => told.blocked_by(error, "the lease's session"),
         // The name is taken: perhaps by our own call whose answer was lost. The next look tells.
-        (Step::CreateSandbox | Step::StartSandbox(_), Class::Conflict) => {}
+        // And with what could not be set it serves all the same.
+        (Step::CreateSandbox | Step::StartSandbox(_), Class::Conflict) | (Step::Adjust(..), _) => {}
         _ => told.error(error),
     }
     told
@@ -184,7 +180,7 @@ async fn act(lease: &SandboxLease, plan: &Plan, seen: &Seen, ctx: &Context) -> R
             // A look from before the call, or from while it was under way, is no proof of absence after it.
             let uid = lease.uid().unwrap_or_default();
             ctx.board.changed(&uid);
-            let made = client.create_sandbox(&new_sandbox(lease)).await;
+            let made = client.create_sandbox(&wanted(lease)).await;
             ctx.board.changed(&uid);
             let made = made?;
             tracing::info!(sandbox = %made.id, "created the sandbox");
@@ -192,6 +188,13 @@ async fn act(lease: &SandboxLease, plan: &Plan, seen: &Seen, ctx: &Context) -> R
         }
         Step::StartSandbox(id) => {
             client.start_sandbox(id).await?;
+            Ok(Next::After(plan.again))
+        }
+        Step::Adjust(id, settings) => {
+            for setting in settings {
+                client.set(id, setting).await?;
+            }
+            tracing::info!(sandbox = %id, ?settings, "set what had drifted");
             Ok(Next::After(plan.again))
         }
         Step::DeleteSandbox(id) => {
@@ -284,22 +287,6 @@ async fn in_session(
     });
     ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any(), false);
     Ok(if suspect.is_some() { Next::After(ctx.config.intervals.busy) } else { Next::now(lease) })
-}
-
-fn new_sandbox(lease: &SandboxLease) -> NewSandbox {
-    let labels = [
-        (sandbox_label::LEASE_UID, lease.uid().unwrap_or_default()),
-        (sandbox_label::LEASE_NAMESPACE, lease.namespace().unwrap_or_default()),
-        (sandbox_label::LEASE_NAME, lease.name_any()),
-    ];
-    NewSandbox {
-        name: plan::sandbox_name(lease),
-        snapshot: lease.spec.sandbox.as_ref().and_then(|s| s.snapshot.clone()),
-        labels: labels.into_iter().map(|(k, v)| (k.to_owned(), v)).collect::<BTreeMap<_, _>>(),
-        auto_stop_interval: AUTO_STOP_MINUTES,
-        auto_archive_interval: AUTO_ARCHIVE_MINUTES,
-        auto_delete_interval: AUTO_DELETE_MINUTES,
-    }
 }
 
 /// Lets the commands know how the sandbox stands.

@@ -14,6 +14,6 @@ mod toolbox;
 
 pub use client::{Client, Clients, Endpoint, Key, Timeouts};
 pub use error::{Class, Error};
-pub use model::{Executed, NewSandbox, Sandbox, State, Submitted};
+pub use model::{BuildInfo, Executed, Mount, NewSandbox, Sandbox, Setting, State, Submitted};
 pub use sandbox::{CREATE, START};
 pub use toolbox::Toolbox;

@@ -128,6 +128,39 @@ pub struct NewSandbox {
     /// Snapshot to start from; absent: Daytona's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
+    /// What to build it from instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub build_info: Option<BuildInfo>,
+    /// Cores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<i32>,
+    /// Memory, in GiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<i32>,
+    /// Disk, in GiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<i32>,
+    /// GPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<i32>,
+    /// User that its processes run as.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Whether its ports can be reached by anyone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub public: Option<bool>,
+    /// Region.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// Whether it has no network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network_block_all: Option<bool>,
+    /// The only networks that it reaches, with commas between them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network_allow_list: Option<String>,
+    /// Volumes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<Mount>,
     /// Labels.
     pub labels: BTreeMap<String, String>,
     /// Minutes of idleness until it is stopped.
@@ -136,6 +169,40 @@ pub struct NewSandbox {
     pub auto_archive_interval: i32,
     /// Minutes stopped until it is deleted.
     pub auto_delete_interval: i32,
+}
+
+/// What a sandbox is built from.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BuildInfo {
+    /// A Dockerfile.
+    pub dockerfile_content: String,
+}
+
+/// A volume in a sandbox.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Mount {
+    /// Id of the volume.
+    pub volume_id: String,
+    /// Where it is mounted.
+    pub mount_path: String,
+    /// Directory of the volume.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subpath: Option<String>,
+}
+
+/// What can be set of a sandbox that exists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// Minutes of idleness until it is stopped.
+    AutoStop(i32),
+    /// Minutes stopped until it is archived.
+    AutoArchive(i32),
+    /// Minutes stopped until it is deleted; negative: never, 0: at once.
+    AutoDelete(i32),
+    /// All its labels: what is not among them goes.
+    Labels(BTreeMap<String, serde_json::Value>),
 }
 
 /// One page of a list.

@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 
-use super::{Client, Error, NewSandbox, Sandbox, budget::Limiter, client::Call, error::Class, model::Page};
+use super::{Client, Error, NewSandbox, Sandbox, Setting, budget::Limiter, client::Call, error::Class, model::Page};
 
 /// Operation of [`Client::create_sandbox`].
 pub const CREATE: &str = "create the sandbox";
@@ -53,6 +53,25 @@ impl Client {
     pub async fn start_sandbox(&self, id: &str) -> Result<(), Error> {
         let url = self.url(&["sandbox", id, "start"]);
         self.send(Call::new(START, Limiter::Lifecycle, Method::POST, url)).await.map(drop)
+    }
+
+    /// Sets something of a sandbox.
+    pub async fn set(&self, id: &str, setting: &Setting) -> Result<(), Error> {
+        let minutes = |operation, route: &str, minutes: &i32| {
+            let url = self.url(&["sandbox", id, route, &minutes.to_string()]);
+            Ok(Call::new(operation, Limiter::Other, Method::POST, url))
+        };
+        let call = match setting {
+            Setting::AutoStop(after) => minutes("set when the sandbox is stopped", "autostop", after),
+            Setting::AutoArchive(after) => minutes("set when the sandbox is archived", "autoarchive", after),
+            Setting::AutoDelete(after) => minutes("set when the sandbox is deleted", "autodelete", after),
+            Setting::Labels(labels) => {
+                let url = self.url(&["sandbox", id, "labels"]);
+                let body = serde_json::json!({ "labels": labels });
+                Call::new("set the sandbox's labels", Limiter::Other, Method::PUT, url).json(&body)
+            }
+        };
+        self.send(call?).await.map(drop)
     }
 
     /// Asks for a sandbox's deletion. Its success is not proof: look until it is gone.

@@ -8,6 +8,7 @@ use super::{
     lease_seen::pace,
     lease_status::{MISMATCH, failure},
     release::release,
+    sandbox::drift,
 };
 use crate::{
     api::{LEASE_FINALIZER, LeaseReason as Reason, SandboxLease, SessionStatus, sandbox_label},
@@ -46,7 +47,7 @@ pub fn decide(lease: &SandboxLease, observed: &Observed, intervals: &Intervals) 
         (false, true) => keep(lease, observed, intervals, &mut told),
     };
     // What the last try said stands until this one has an end: conditions must not flap with each try.
-    if step != Step::Rest && is_failing(lease) {
+    if !matches!(step, Step::Rest | Step::Adjust(..)) && is_failing(lease) {
         told.quiet();
     }
     Plan { step, told, again }
@@ -110,7 +111,14 @@ fn keep(lease: &SandboxLease, observed: &Observed, intervals: &Intervals, told: 
                 told.waiting(Reason::Provisioning, "the sandbox was created");
                 return (Step::Record, Duration::ZERO);
             }
-            keep_sandbox(sandbox, lease, observed, intervals, told)
+            let kept = keep_sandbox(sandbox, lease, observed, intervals, told);
+            // Nothing else is to be done, and what is under way does not change what will be seen.
+            let settled = match &sandbox.state {
+                State::Started => matches!(observed.session, Session::Serving),
+                state => matches!(state, State::Stopped | State::Archived | State::Paused),
+            };
+            let drift = if settled && kept.0 == Step::Rest { drift(lease, sandbox) } else { Vec::new() };
+            if drift.is_empty() { kept } else { (Step::Adjust(sandbox.id.clone(), drift), kept.1) }
         }
     }
 }

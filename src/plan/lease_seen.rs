@@ -6,7 +6,7 @@ use kube::ResourceExt;
 
 use crate::{
     api::{LeaseReason as Reason, SandboxLease, sandbox_label},
-    daytona::{Error, Sandbox},
+    daytona::{Error, Sandbox, Setting},
 };
 
 /// Whether the lease's key can be used.
@@ -96,6 +96,8 @@ pub enum Step {
     CreateSandbox,
     /// Start the sandbox.
     StartSandbox(String),
+    /// Set what the sandbox has otherwise than its lease says.
+    Adjust(String, Vec<Setting>),
     /// Open the recorded session and prove that its shell lives; without sessions, make the recorded workspace.
     OpenSession,
     /// Look whether the recorded place, known to have served, is still whole; then it serves.

@@ -13,3 +13,4 @@ pub mod logs;
 pub mod outcome;
 pub mod queue;
 mod release;
+pub mod sandbox;

@@ -57,6 +57,7 @@ keep() {
     read -r after _ <"$kept.after" || after=-
   fi
   [ "$after" != - ] || [ -e "$dir/drained" ] || cat <&3 >/dev/null
+  if [ -e "$kept.size" ] && [ ! -f "$kept.size" ]; then rm -rf "$kept.size"; fi
   echo "$size $after" >"$kept.size"
   [ ! "$over" ] || exit
   # A background process may go on writing; it must not notice that nobody looks, and not fill the disk.

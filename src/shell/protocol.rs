@@ -165,9 +165,9 @@ impl Workspace {
         let body = inline(job);
         let mut form = match &body {
             Some(body) => {
-                let lines = |text: &[u8]| text.iter().filter(|byte| **byte == b'\n').count();
-                let (exports, names) = (lines(&exports(job)), usize::from(job.persist));
-                format!("inline={exports}/{}", lines(body.as_bytes()) - exports - names)
+                // What is carried in a text is UTF-8.
+                let exports = String::from_utf8_lossy(&exports(job)).lines().count();
+                format!("inline={exports}/{}", body.lines().count() - exports - usize::from(job.persist))
             }
             None => "uploaded".to_owned(),
         };

@@ -153,7 +153,9 @@ counted() {
 
 # Written over what was put there at the start, so that a full disk cannot keep the outcome back; then shown at once.
 finish() {
-  for place in "$dir/exit" "$dir/exit.new"; do [ ! -d "$place" ] || rm -rf "$place"; done
+  for place in "$dir/exit" "$dir/exit.new"; do
+    if [ -h "$place" ] || { [ -e "$place" ] && [ ! -f "$place" ]; }; then rm -rf "$place"; fi
+  done
   echo "$1 $2 $3 $4" 1<>"$dir/exit.new" && mv -f "$dir/exit.new" "$dir/exit"
   wake
 }

@@ -21,6 +21,7 @@ mod logs;
 mod one_shot;
 mod persist;
 mod restart;
+mod sandbox;
 mod schema;
 mod shells;
 mod world;

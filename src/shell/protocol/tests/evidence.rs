@@ -8,9 +8,15 @@ const THERE: &str = "cd \"$(echo \"$HOME\"/.daytona-controller/*/attempt/\"$DTC_
 #[test]
 fn the_outcome_is_written_whatever_is_in_its_place() {
     for_each(|sandbox| {
-        for garbage in
-            ["mkdir exit", "echo a b >exit", "mkfifo exit", "rm exit.new; mkdir exit.new", "mkdir exit exit/a"]
-        {
+        for garbage in [
+            "mkdir exit",
+            "echo a b >exit",
+            "mkfifo exit",
+            "rm exit.new; mkdir exit.new",
+            "rm exit.new; mkfifo exit.new",
+            "mkdir exit exit/a",
+            "mkfifo stdout.size",
+        ] {
             let (code, how, out, _) = ended(&sandbox.run(&format!("{THERE}echo x; {garbage}; exit 6")));
             assert_eq!((code, how, out.as_str()), (6, How::Full, "x\n"), "{garbage}");
         }

@@ -1,0 +1,89 @@
+//! What a lease's sandbox is made of, and what of it is kept as the lease says.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::world::{KEY, World, condition, lease};
+
+fn with_sandbox(name: &str, sandbox: &Value) -> String {
+    let mut manifest: Value = serde_json::from_str(&lease(name)).unwrap();
+    manifest["spec"]["sandbox"] = sandbox.clone();
+    manifest.to_string()
+}
+
+/// Asks the local Daytona as somebody else would.
+async fn ask(world: &World, method: Method, path: &str, body: &Value) -> Value {
+    let url = format!("{}/sandbox{path}", world.daytona.base_url());
+    let call = reqwest::Client::new().request(method, url).bearer_auth(KEY).json(body);
+    let answer = call.send().await.unwrap().error_for_status().unwrap();
+    answer.json().await.unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_is_made_as_its_lease_says() {
+    let world = World::start("sandbox-made").await;
+    let asked = json!({
+        "image": "debian:12.9", "resources": { "cpu": "2", "memory": "4Gi", "disk": "10Gi" }, "language": "python",
+        "user": "daytona", "labels": { "team": "a" }, "public": true,
+        "networkBlockAll": false, "networkAllowList": ["10.0.0.0/8"],
+        "autoStopMinutes": 5, "autoArchiveMinutes": 30, "autoDeleteMinutes": -1
+    });
+    world.apply(&with_sandbox("l", &asked)).await.unwrap();
+    let ready = world.until_ready("l").await;
+    let id = ready["status"]["sandbox"]["id"].as_str().unwrap();
+    let made = ask(&world, Method::GET, &format!("/{id}"), &Value::Null).await;
+    for (field, value) in [
+        ("cpu", json!(2)),
+        ("memory", json!(4)),
+        ("disk", json!(10)),
+        ("user", json!("daytona")),
+        ("public", json!(true)),
+        ("networkBlockAll", json!(false)),
+        ("networkAllowList", json!("10.0.0.0/8")),
+        ("autoStopInterval", json!(5)),
+        ("autoArchiveInterval", json!(30)),
+        ("autoDeleteInterval", json!(-1)),
+    ] {
+        assert_eq!(made[field], value, "{field}: {made}");
+    }
+    assert_eq!(made["buildInfo"]["dockerfileContent"], "FROM debian:12.9\n");
+    assert_eq!((&made["labels"]["team"], &made["labels"]["code-toolbox-language"]), (&json!("a"), &json!("python")));
+    assert_eq!(made["labels"]["daytona-controller.dev/lease-uid"], ready["metadata"]["uid"]);
+    let status = &ready["status"]["sandbox"];
+    assert_eq!(
+        (&status["autoStopMinutes"], &status["autoArchiveMinutes"], &status["autoDeleteMinutes"]),
+        (&json!(5), &json!(30), &json!(-1))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_may_be_changed_is_changed_and_what_drifts_is_set_again_once() {
+    let world = World::start("sandbox-drift").await;
+    world.apply(&with_sandbox("l", &json!({ "labels": { "team": "a" } }))).await.unwrap();
+    let ready = world.until_ready("l").await;
+    let id = ready["status"]["sandbox"]["id"].as_str().unwrap().to_owned();
+    let uid = ready["metadata"]["uid"].as_str().unwrap();
+    world.apply(&with_sandbox("l", &json!({ "labels": { "team": "b" }, "autoStopMinutes": 7 }))).await.unwrap();
+    let told = |minutes: i64| move |l: &Value| l["status"]["sandbox"]["autoStopMinutes"] == minutes;
+    world.until("sandboxlease", "l", "what was changed is set", told(7)).await;
+    // Somebody else's doing.
+    ask(&world, Method::POST, &format!("/{id}/autostop/99"), &Value::Null).await;
+    let theirs = json!({ "labels": { "theirs": "x", "team": "c", "daytona-controller.dev/lease-uid": uid } });
+    ask(&world, Method::PUT, &format!("/{id}/labels"), &theirs).await;
+    world
+        .eventually("what has drifted is set again", async || {
+            let seen = ask(&world, Method::GET, &format!("/{id}"), &Value::Null).await;
+            let labels = &seen["labels"];
+            (&seen["autoStopInterval"], &labels["team"], &labels["theirs"]) == (&json!(7), &json!("b"), &json!("x"))
+        })
+        .await;
+    let sets = world.calls("POST /api/sandbox/{sandbox}/autostop/{minutes}").await;
+    // Looks go on, each a second after the other; nothing more is set.
+    let looks = world.calls("GET /api/sandbox/{sandbox}").await;
+    world
+        .eventually("it is looked at twice more", async || world.calls("GET /api/sandbox/{sandbox}").await >= looks + 2)
+        .await;
+    assert_eq!(world.calls("POST /api/sandbox/{sandbox}/autostop/{minutes}").await, sets);
+    let lease = world.get("sandboxlease", "l").await;
+    assert_eq!(condition(&lease, "Ready")["status"], "True");
+}
