@@ -143,8 +143,7 @@ fn after_failure(lease: &SandboxLease, plan: Plan, error: &daytona::Error) -> To
         (Step::DeleteSandbox(object), _) => told.blocked_by(error, &format!("sandbox {object}")),
         _ if leaving => told.blocked_by(error, "the lease's session"),
         // The name is taken: perhaps by our own call whose answer was lost. The next look tells.
-        // And with what could not be set it serves all the same.
-        (Step::CreateSandbox | Step::StartSandbox(_), Class::Conflict) | (Step::Adjust(..), _) => {}
+        (Step::CreateSandbox | Step::StartSandbox(_), Class::Conflict) => {}
         _ => told.error(error),
     }
     told
@@ -192,9 +191,12 @@ async fn act(lease: &SandboxLease, plan: &Plan, seen: &Seen, ctx: &Context) -> R
         }
         Step::Adjust(id, settings) => {
             for setting in settings {
-                client.set(id, setting).await?;
+                match client.set(id, setting).await {
+                    Ok(()) => tracing::info!(sandbox = %id, ?setting, "set what had drifted"),
+                    // The sandbox serves all the same, and is to be looked at as often as ever.
+                    Err(error) => tracing::warn!(sandbox = %id, ?setting, %error, "what has drifted could not be set"),
+                }
             }
-            tracing::info!(sandbox = %id, ?settings, "set what had drifted");
             Ok(Next::After(plan.again))
         }
         Step::DeleteSandbox(id) => {

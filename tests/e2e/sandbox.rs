@@ -1,5 +1,6 @@
 //! What a lease's sandbox is made of, and what of it is kept as the lease says.
 
+use dev::faults::Rule;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -84,6 +85,15 @@ async fn what_may_be_changed_is_changed_and_what_drifts_is_set_again_once() {
         .eventually("it is looked at twice more", async || world.calls("GET /api/sandbox/{sandbox}").await >= looks + 2)
         .await;
     assert_eq!(world.calls("POST /api/sandbox/{sandbox}/autostop/{minutes}").await, sets);
-    let lease = world.get("sandboxlease", "l").await;
-    assert_eq!(condition(&lease, "Ready")["status"], "True");
+    // What cannot be set is tried again at each look, and the lease is ready all the same.
+    let refused = Rule::on("POST", "/api/sandbox/[^/]+/autostop/8").answer(503, "");
+    let refused = world.daytona.add_rule(refused).await.unwrap();
+    ask(&world, Method::POST, &format!("/{id}/autodelete/1"), &Value::Null).await;
+    world.apply(&with_sandbox("l", &json!({ "labels": { "team": "b" }, "autoStopMinutes": 8 }))).await.unwrap();
+    world.eventually("it is tried again", async || world.daytona.fired(refused).await.unwrap() >= 2).await;
+    let lease = world
+        .until("sandboxlease", "l", "the others are set", |l| l["status"]["sandbox"]["autoDeleteMinutes"] == 10_080);
+    assert_eq!(condition(&lease.await, "Ready")["status"], "True");
+    world.daytona.clear_rules().await.unwrap();
+    world.until("sandboxlease", "l", "it is set in the end", told(8)).await;
 }
