@@ -32,6 +32,9 @@ pub(super) enum Error {
     /// The reconcile took longer than it may.
     #[error("the reconcile took too long; it is tried again")]
     TimedOut,
+    /// The search for secret values in an output did not come to its end; nothing of the output is shown.
+    #[error("an output could not be searched for secrets ({0}); it is asked for again")]
+    Search(#[from] tokio::task::JoinError),
 }
 
 impl Error {
@@ -51,7 +54,7 @@ impl Error {
                 Class::Gone | Class::Conflict | Class::NotYet => grow(1, 15),
                 Class::Refused | Class::Unavailable | Class::Unclear => grow(1, 30),
             },
-            Self::Kube(_) | Self::Sandbox(_) | Self::DeadSession(_) | Self::TimedOut => grow(1, 30),
+            Self::Kube(_) | Self::Sandbox(_) | Self::DeadSession(_) | Self::TimedOut | Self::Search(_) => grow(1, 30),
         }
     }
 }

@@ -239,7 +239,7 @@ async fn masked(command: &SandboxCommand, attempt: &Attempt, answer: Answer, ctx
         withheld,
     };
     // A long output is searched for a thousand values in seconds; nobody else has to wait for that.
-    if searched { tokio::task::spawn_blocking(look).await.map_err(|_| Error::TimedOut) } else { Ok(look()) }
+    Ok(if searched { tokio::task::spawn_blocking(look).await? } else { look() })
 }
 
 async fn redactor(command: &SandboxCommand, attempt: &Attempt, ctx: &Context) -> Result<Option<Redactor>, Error> {

@@ -59,8 +59,8 @@ pub(super) async fn reconcile(lease: Arc<SandboxLease>, ctx: Arc<Context>) -> Re
     let turn = tokio::time::timeout(RECONCILE_LIMIT, ctx.lease_turns.take(&lease));
     let _turn = match ctx.stop.run_until_cancelled(turn).await {
         Some(Ok(turn)) => turn,
-        // Those of a Daytona that hangs must not take all places among the reconciles.
-        Some(Err(_)) => return Ok(Action::requeue(spread(LONGEST_WAIT, seed(&uid)))),
+        // Those of a Daytona that hangs must not take all places among the reconciles, nor wait long when it is back.
+        Some(Err(_)) => return Ok(Action::requeue(spread(LONGEST_WAIT_LEAVING, seed(&uid)))),
         None => return Ok(Action::await_change()),
     };
     // It may have changed in the meantime, or be gone.

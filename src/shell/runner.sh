@@ -196,7 +196,7 @@ launch() {
   become "$attempt" "$dir" "$begin" "$wanted" ${setsid:+"$setsid"} "$@"
 }
 
-# Appends $1 lines of standard input to $taken.
+# Takes $1 lines of standard input into $taken.
 take_lines() {
   taken='' left=$1
   while [ "$left" -gt 0 ]; do
