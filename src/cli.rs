@@ -71,6 +71,18 @@ pub struct Run {
     #[arg(long, default_value = "60s", value_parser = duration)]
     pub drain_timeout: Duration,
 
+    /// After how long a sandbox that Daytona keeps starting, stopping or deleting is told to be stuck.
+    #[arg(long, default_value = "30m", value_parser = duration)]
+    pub stuck_after: Duration,
+
+    /// Idle minutes after which Daytona stops a sandbox with `autoStopMinutes: 0` when no controller keeps it awake.
+    #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u32).range(3..=525_600))]
+    pub dead_man_minutes: u32,
+
+    /// The longest that a lease may last, for example 72h. Left out: as long as it says, or for ever.
+    #[arg(long, value_parser = seconds)]
+    pub max_lease_duration: Option<Duration>,
+
     /// How long one call is held that waits for a command's end; more keeps fewer calls, less survives strict proxies.
     #[arg(long, default_value = "20s", value_parser = seconds)]
     pub command_hold: Duration,
@@ -128,6 +140,9 @@ impl Run {
                 busy: self.busy_poll,
                 absence: self.absence_grace,
                 drain: self.drain_timeout,
+                stuck: self.stuck_after,
+                dead_man: Duration::from_mins(self.dead_man_minutes.into()),
+                longest_lease: self.max_lease_duration,
             },
             hold: self.command_hold,
             command_poll: self.command_poll,

@@ -217,7 +217,7 @@ async fn play(stage: &Stage, screen: &Screen, examples: &Examples, options: &Opt
     println!("\nAll {} commands ended as their examples say.", examples.expected.len());
     if options.once {
         screen.run(&["delete", "sbcmd,sblease", "--all", DELETION]).await?;
-        return proof::nothing_left(stage).await;
+        return proof::nothing_left(stage, examples).await;
     }
     stage.invite(examples);
     std::future::pending().await

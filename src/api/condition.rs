@@ -41,17 +41,17 @@ names! {
 names! {
     /// Reasons of a lease's conditions.
     LeaseReason {
-        Ready, Asleep, Provisioning, Restoring, SandboxStopped, SandboxLost, SandboxError, SandboxStateUnknown,
-        SnapshotNotFound, NameConflict, SecretNotFound, SecretInvalid, Unauthorized, CredentialMismatch,
+        Ready, Asleep, Suspended, Provisioning, Restoring, SandboxStopped, SandboxLost, SandboxError, SandboxStateUnknown,
+        SnapshotNotFound, NameConflict, ReuseConflict, OwnershipConflict, SecretNotFound, SecretInvalid, Unauthorized, CredentialMismatch,
         ControllerKeyNotAllowed, UrlNotAllowed = "URLNotAllowed", QuotaExceeded, ApiThrottled = "APIThrottled",
-        ApiUnreachable = "APIUnreachable", Deleting, InvalidSpec,
+        ApiUnreachable = "APIUnreachable", Expired, Deleting, InvalidSpec,
     }
 }
 
 names! {
     /// Reasons of a command's `Succeeded` condition.
     CommandReason {
-        Queued, WaitingForLease, LeaseNotFound, LeaseTerminating, SecretNotFound, ConfigMapNotFound,
+        Queued, WaitingForLease, LeaseNotFound, LeaseTerminating, LeaseSuspended, SecretNotFound, ConfigMapNotFound,
         ApiUnreachable = "APIUnreachable", Running, Succeeded, NonZeroExit, Signalled, StartFailed, TimedOut,
         StartDeadlineExceeded, Cancelled, ShellExited, SessionLost, SandboxLost, LeaseEnded, OutcomeUnknown,
     }

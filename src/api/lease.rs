@@ -8,7 +8,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Condition, sandbox::Sandbox, schema};
+use super::{SandboxLeaseStatus, sandbox::Sandbox, schema};
 
 /// What the lease asks for.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
@@ -29,6 +29,7 @@ use super::{Condition, sandbox::Sandbox, schema};
     printcolumn(name = "Sandbox", type_ = "string", json_path = ".status.sandbox.id"),
     printcolumn(name = "Queued", type_ = "integer", json_path = ".status.commands.queued"),
     printcolumn(name = "Running", type_ = "integer", json_path = ".status.commands.running"),
+    printcolumn(name = "Expires", type_ = "string", json_path = ".status.expiryTime"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "State", type_ = "string", json_path = ".status.sandbox.state", priority = 1),
     printcolumn(name = "Session", type_ = "string", json_path = ".status.session.id", priority = 1),
@@ -47,7 +48,16 @@ use super::{Condition, sandbox::Sandbox, schema};
     validation = schema::immutable_in("sandbox", "volumes"),
     validation = schema::immutable_in("sandbox", "networkBlockAll"),
     validation = schema::immutable_in("sandbox", "networkAllowList"),
+    validation = schema::immutable_in("sandbox", "reuseKey"),
+    validation = schema::immutable_in("sandbox", "adopt"),
     validation = schema::immutable_in("connection", "target"),
+    validation = schema::immutable_in("connection", "organizationID"),
+    validation = Rule::new("!has(self.sandbox) || (!has(self.sandbox.volumes) && !has(self.sandbox.adopt)) || (has(self.connection) && has(self.connection.apiKeySecretRef))")
+        .message("sandbox.adopt and sandbox.volumes need connection.apiKeySecretRef: the controller's own key is not for what a lease names"),
+    validation = Rule::new("!has(self.sandbox) || !has(self.sandbox.adopt) || self.reclaimPolicy != 'Delete'")
+        .message("an adopted sandbox is never deleted: set reclaimPolicy to Stop, Archive or Retain").field_path(".reclaimPolicy"),
+    validation = Rule::new("!has(self.sandbox) || !has(self.sandbox.autoDeleteMinutes) || self.sandbox.autoDeleteMinutes != 0 || (self.reclaimPolicy == 'Delete' && !self.suspend)")
+        .message("with sandbox.autoDeleteMinutes: 0 stopping deletes the sandbox: it goes with reclaimPolicy Delete and without suspend only"),
     validation = Rule::new("!self.useSessions || self.maxParallelCommands == 1")
         .message("a session runs one command at a time: maxParallelCommands needs useSessions: false")
         .field_path(".maxParallelCommands")
@@ -76,10 +86,44 @@ pub struct SandboxLeaseSpec {
     #[schemars(range(min = 1, max = 64))]
     pub max_parallel_commands: i32,
 
-    /// What becomes of the sandbox when the lease is deleted. Delete (the default): it is deleted, and the lease goes
-    /// only when Daytona says that it is gone. The session is deleted always.
+    /// What becomes of the sandbox when the lease is deleted or expires; the session is deleted always. Delete (the
+    /// default): deleted, with proof. Stop: stopped; its files stay. Archive: stopped, and moved to slower storage.
+    /// Retain: left as it is. What stays is not deleted by Daytona either (its autoDelete is switched off), and a lease
+    /// with the same `sandbox.reuseKey` can take it over. May be changed at any time, also while the lease is being
+    /// deleted.
     #[serde(default)]
     pub reclaim_policy: ReclaimPolicy,
+
+    /// true: what runs is brought to its end as `suspendPolicy` says, the session is deleted and the sandbox stopped.
+    /// Nothing wakes it; new commands wait. false (the default): it is started again, with a new session. A lease that
+    /// is created suspended makes no sandbox.
+    #[serde(default)]
+    pub suspend: bool,
+
+    /// What becomes of running commands when the lease is suspended. Drain (the default): they finish, under their own
+    /// time-outs. Cancel: they are ended (`LeaseSuspended`).
+    #[serde(default)]
+    pub suspend_policy: SuspendPolicy,
+
+    /// Seconds after which the lease expires, counted from the later of its creation and `renewTime`, for example 28800.
+    /// Then what runs is ended (`LeaseEnded`), all is let go as at deletion, and the lease stays behind, `Expired` for
+    /// good. Left out: it does not expire, unless the controller limits it (`--max-lease-duration`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 315_360_000))]
+    pub lease_duration_seconds: Option<i64>,
+
+    /// When the lease was last renewed, for example `2026-01-31T12:00:00Z`. Move it forward to keep the lease; a lease
+    /// that has expired stays so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub renew_time: Option<Time>,
+
+    /// What becomes of waiting commands with `shellState: Persist` when one such command is lost while it runs (its shell
+    /// or sandbox ended, or nobody knows how it ended), so that its changes are missing. Fail (the default): they end
+    /// without having run (`SessionLost`). Continue: they go on from the state that was saved last. Other commands always
+    /// go on; sleep, and a shell that is renewed while nothing runs, lose nothing.
+    #[serde(default)]
+    pub on_session_lost: OnSessionLost,
 }
 
 fn default_parallel() -> i32 {
@@ -91,7 +135,9 @@ fn default_parallel() -> i32 {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.apiURL) || has(self.apiKeySecretRef)")
-        .message("apiURL needs apiKeySecretRef beside it: the controller's own key is never sent to a URL that a lease names")
+        .message("apiURL needs apiKeySecretRef beside it: the controller's own key is never sent to a URL that a lease names"),
+    validation = Rule::new("!has(self.organizationID) || has(self.apiKeySecretRef)")
+        .message("organizationID needs apiKeySecretRef beside it: the controller's own key has an organisation of its own")
 )]
 pub struct Connection {
     /// Secret of this namespace that holds the Daytona API key, for example `{name: daytona}` with the key `api-key`.
@@ -115,6 +161,13 @@ pub struct Connection {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128), regex(pattern = r"^[^\s\x00-\x1f]+$"))]
     pub target: Option<String>,
+
+    /// Daytona organisation that the sandbox belongs to. Daytona's API keys carry theirs, so this is a check: a sandbox of
+    /// another organisation is told (`CredentialMismatch`) and not used. It is sent along, for gateways that go by it.
+    /// Needs `apiKeySecretRef`. Immutable.
+    #[serde(rename = "organizationID", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128), regex(pattern = r"^[-_.a-zA-Z0-9]+$"))]
+    pub organization_id: Option<String>,
 }
 
 /// A key of a Secret in the lease's namespace.
@@ -143,160 +196,30 @@ pub enum ReclaimPolicy {
     /// Deleted, with proof.
     #[default]
     Delete,
+    /// Stopped.
+    Stop,
+    /// Stopped, and moved to slower storage.
+    Archive,
+    /// Left as it is.
+    Retain,
 }
 
-/// What the controller found. Written on change only.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct SandboxLeaseStatus {
-    /// metadata.generation that this status was computed for; -1: not looked at yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = -1))]
-    pub observed_generation: Option<i64>,
-
-    /// `Ready`, `CredentialsValid`, `SandboxReady`, `SessionReady`; while abnormal also `Reconciling`, `Stalled`,
-    /// `CleanupBlocked`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::conditions")]
-    pub conditions: Vec<Condition>,
-
-    /// `Sessions`: commands run one at a time in one shell. `OneShot`: each is a process of its own. For the MODE
-    /// column; follows spec.useSessions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32))]
-    pub mode: Option<String>,
-
-    /// Where the sandbox lives and with which key it was last seen; recorded before it is created.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub connection: Option<ConnectionStatus>,
-
-    /// The sandbox, as Daytona last described it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<SandboxStatus>,
-
-    /// The persistent shell, in a lease with sessions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub session: Option<SessionStatus>,
-
-    /// The controller's files in the sandbox, in a lease without sessions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub workspace: Option<SessionStatus>,
-
-    /// How many commands are bound to this lease now; at most ten seconds old.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub commands: Option<CommandGauges>,
-
-    /// Value of the annotation `reconcile.fluxcd.io/requestedAt` that was last acted on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 256))]
-    pub last_handled_reconcile_at: Option<String>,
+/// What becomes of running commands when a lease is suspended.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SuspendPolicy {
+    /// They finish.
+    #[default]
+    Drain,
+    /// They are ended.
+    Cancel,
 }
 
-/// Where the sandbox lives. A "not found" from anywhere else proves nothing.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct ConnectionStatus {
-    /// Base URL of the API.
-    #[serde(rename = "apiURL")]
-    #[schemars(length(max = 512))]
-    pub api_url: String,
-
-    /// Daytona organisation of the sandbox, known once Daytona has described it.
-    #[serde(rename = "organizationID", default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 128))]
-    pub organization_id: Option<String>,
-
-    /// First 32 hexadecimal digits of the SHA-256 of the API key that last reached the sandbox.
-    #[schemars(length(max = 64))]
-    pub key_fingerprint: String,
-}
-
-/// The sandbox, as Daytona last described it.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct SandboxStatus {
-    /// Daytona's id; absent until Daytona has answered the create call.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 128))]
-    pub id: Option<String>,
-
-    /// Name in Daytona: derived from the lease's UID, so that a sandbox is found again when a reply was lost.
-    #[schemars(length(max = 256))]
-    pub name: String,
-
-    /// State in Daytona's words, for example `started`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
-    pub state: Option<String>,
-
-    /// Region the sandbox runs in.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 128))]
-    pub target: Option<String>,
-
-    /// Directory that commands start in.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 1024))]
-    pub work_dir: Option<String>,
-
-    /// Home directory of the sandbox's user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 1024))]
-    pub home_dir: Option<String>,
-
-    /// When Daytona created it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::time")]
-    pub creation_time: Option<Time>,
-
-    /// Minutes of idleness after which Daytona stops it; 0: never.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub auto_stop_minutes: Option<i32>,
-
-    /// Minutes stopped after which Daytona archives it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub auto_archive_minutes: Option<i32>,
-
-    /// Minutes stopped after which Daytona deletes it; -1: never.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub auto_delete_minutes: Option<i32>,
-}
-
-/// Where commands are sent: a session, or, in a lease without sessions, the controller's files in the sandbox.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct SessionStatus {
-    /// Its id (a session's is Daytona's): the lease's UID and the generation. Never used twice.
-    #[schemars(length(max = 128))]
-    pub id: String,
-
-    /// Grows whenever it had to be made anew; what lived in an old shell is gone.
-    pub generation: i64,
-
-    /// When it was proved to serve for the first time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::time")]
-    pub creation_time: Option<Time>,
-}
-
-impl SandboxLeaseStatus {
-    /// Where commands are sent.
-    #[must_use]
-    pub fn place(&self) -> Option<&SessionStatus> {
-        self.session.as_ref().or(self.workspace.as_ref())
-    }
-}
-
-/// Commands bound to the lease that exist now.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct CommandGauges {
-    /// Waiting for their turn.
-    pub queued: i32,
-    /// Sent to the sandbox and not finished.
-    pub running: i32,
-    /// Finished with exit code 0.
-    pub succeeded: i32,
-    /// Finished otherwise.
-    pub failed: i32,
+/// What becomes of waiting Persist commands when one is lost while it runs.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnSessionLost {
+    /// They end without having run.
+    #[default]
+    Fail,
+    /// They go on from what was saved last.
+    Continue,
 }

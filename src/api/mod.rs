@@ -6,6 +6,7 @@ mod command;
 mod command_status;
 mod condition;
 mod lease;
+mod lease_status;
 mod sandbox;
 mod schema;
 mod sources;
@@ -16,9 +17,8 @@ pub use condition::{
     CommandCondition, CommandReason, Condition, LeaseCondition, LeaseReason, OutputReason, Stamp, Truth, condition,
     cut, remove_condition, set_condition,
 };
-pub use lease::{
-    CommandGauges, ConnectionStatus, SandboxLease, SandboxLeaseSpec, SandboxLeaseStatus, SandboxStatus, SessionStatus,
-};
+pub use lease::{OnSessionLost, ReclaimPolicy, SandboxLease, SandboxLeaseSpec, SuspendPolicy};
+pub use lease_status::{CommandGauges, ConnectionStatus, SandboxLeaseStatus, SandboxStatus, SessionStatus};
 pub use sandbox::{Resources, Sandbox, Volume};
 pub use schema::{WriteError, crds, write_crds};
 pub use sources::{EnvSource, EnvVar, KeyRef, ObjectRef, SourceKind, is_variable_name};
@@ -48,4 +48,8 @@ pub mod sandbox_label {
     pub const LEASE_NAMESPACE: &str = "daytona-controller.dev/lease-namespace";
     /// Name of the lease, for people who look at Daytona's dashboard.
     pub const LEASE_NAME: &str = "daytona-controller.dev/lease-name";
+    /// UID of the lease that left the sandbox behind; in place of [`LEASE_UID`].
+    pub const RELEASED_BY: &str = "daytona-controller.dev/released-by";
+    /// Digest of what the sandbox was made from, on one with a `reuseKey`.
+    pub const DIGEST: &str = "daytona-controller.dev/sandbox-digest";
 }

@@ -21,9 +21,25 @@ use serde::{Deserialize, Serialize};
         .field_path(".resources"),
     validation = Rule::new("!has(self.autoDeleteMinutes) || self.autoDeleteMinutes != 0 || has(self.autoStopMinutes)")
         .message("with autoDeleteMinutes: 0 stopping deletes the sandbox: say after how many idle minutes, with autoStopMinutes")
-        .field_path(".autoDeleteMinutes")
+        .field_path(".autoDeleteMinutes"),
+    validation = Rule::new("!has(self.adopt) || !(has(self.snapshot) || has(self.image) || has(self.resources) || has(self.reuseKey) || has(self.language) || has(self.user) || has(self.public) || has(self.volumes) || has(self.networkBlockAll) || has(self.networkAllowList))")
+        .message("adopt takes a sandbox as it is: only labels and the auto…Minutes can be set beside it").field_path(".adopt")
 )]
 pub struct Sandbox {
+    /// Lease a sandbox that exists instead of making one. It must not be leased by another lease (`OwnershipConflict`). It
+    /// is labelled as this lease's, and never deleted: needs a `reclaimPolicy` other than Delete, and
+    /// `connection.apiKeySecretRef`. Immutable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adopt: Option<Adopt>,
+
+    /// A name by which later leases of this namespace find the sandbox again, for example `build-cache`: a lease takes over
+    /// the one that an earlier lease with the same key has left (`reclaimPolicy` Stop, Archive or Retain), or makes it. It
+    /// must have been made with the same snapshot or image, resources and other immutable fields (`ReuseConflict`).
+    /// Immutable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"))]
+    pub reuse_key: Option<String>,
+
     /// Snapshot to start from, by name. Left out, and without `image`: Daytona's default snapshot. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256), regex(pattern = r"^[^\s\x00-\x1f]+$"))]
@@ -80,22 +96,34 @@ pub struct Sandbox {
     )]
     pub network_allow_list: Vec<String>,
 
-    /// Idle minutes after which Daytona stops the sandbox; the next command wakes it. Left out: 15.
+    /// Idle minutes after which Daytona stops the sandbox; the next command wakes it. 0: it is kept awake while the
+    /// controller lives, and stopped two hours (`--dead-man-minutes`) after the controller was last heard of. Left out:
+    /// 15; an adopted sandbox keeps what it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 525_600))]
+    #[schemars(range(min = 0, max = 525_600))]
     pub auto_stop_minutes: Option<i32>,
 
     /// Minutes stopped after which Daytona moves its files to slower storage; 43200 at most, which 0 stands for too.
-    /// Left out: 60.
+    /// Left out: 60; an adopted sandbox keeps what it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 43_200))]
     pub auto_archive_minutes: Option<i32>,
 
-    /// Minutes stopped after which Daytona deletes the sandbox; -1: never, 0: as soon as it is stopped. Left out: 10080
-    /// (a week), which bounds the bill when the controller is gone for ever.
+    /// Minutes stopped after which Daytona deletes the sandbox; -1: never, 0: as soon as it is stopped (only with
+    /// `reclaimPolicy: Delete`, without `suspend`, and with `autoStopMinutes`). Left out: 10080 (a week), which bounds the
+    /// bill when the controller is gone for ever; an adopted sandbox keeps what it has. While the lease is suspended, and
+    /// when it leaves the sandbox behind, Daytona deletes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1, max = 5_256_000))]
     pub auto_delete_minutes: Option<i32>,
+}
+
+/// A sandbox that exists.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Adopt {
+    /// Its id in Daytona (not its name).
+    #[schemars(length(min = 1, max = 128), regex(pattern = r"^[-_.a-zA-Z0-9]+$"))]
+    pub id: String,
 }
 
 /// What a sandbox made from an image has.

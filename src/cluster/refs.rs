@@ -82,6 +82,16 @@ pub async fn source(client: &Client, namespace: &str, kind: SourceKind, name: &s
     })
 }
 
+/// The namespace whose UID stands for the cluster: it is as old as the cluster, and cannot be deleted.
+const CLUSTER: &str = "kube-system";
+
+/// UIDs of the cluster and of a namespace; `None` when there is no such namespace.
+pub async fn cluster_and_namespace(client: &Client, namespace: &str) -> kube::Result<Option<(String, String)>> {
+    let api = Api::<Namespace>::all(client.clone());
+    let (cluster, namespace) = tokio::try_join!(api.get_opt(CLUSTER), api.get_opt(namespace))?;
+    Ok(cluster.and_then(|c| c.uid()).zip(namespace.and_then(|n| n.uid())))
+}
+
 /// Whether the cluster's administrator lets leases of this namespace use the controller's own key.
 pub async fn controller_key_allowed(client: &Client, namespace: &str) -> kube::Result<bool> {
     let namespace = Api::<Namespace>::all(client.clone()).get_opt(namespace).await?;

@@ -52,6 +52,8 @@ struct Entry {
     epoch: u64,
     seen: Option<(String, Instant)>,
     leaving: Option<Instant>,
+    kept_awake: Option<Instant>,
+    recovered: bool,
     /// The last client that worked: it outlives the Secret, which goes first when a namespace is deleted.
     client: Option<Arc<Client>>,
     /// Attempts whose outcome is recorded; their files are removed with the next call.
@@ -158,6 +160,25 @@ impl Board {
     /// For how long the lease has been seen leaving. By our own clock: the API server's may differ.
     pub(super) fn leaving(&self, lease: &str) -> Duration {
         self.with(lease, |entry| entry.leaving.get_or_insert_with(Instant::now).elapsed())
+    }
+
+    /// The sandbox was kept from being stopped for idleness.
+    pub(super) fn keep_awake(&self, lease: &str) {
+        self.with(lease, |entry| entry.kept_awake = Some(Instant::now()));
+    }
+
+    /// Since when it was last kept awake.
+    pub(super) fn kept_awake(&self, lease: &str) -> Option<Duration> {
+        self.entries().get(lease)?.kept_awake.map(|at| at.elapsed())
+    }
+
+    /// Whether Daytona was asked to recover the sandbox since it ran last.
+    pub(super) fn set_recovered(&self, lease: &str, recovered: bool) {
+        self.with(lease, |entry| entry.recovered = recovered);
+    }
+
+    pub(super) fn recovered(&self, lease: &str) -> bool {
+        self.entries().get(lease).is_some_and(|entry| entry.recovered)
     }
 
     pub(super) fn keep_client(&self, lease: &str, client: &Arc<Client>) {

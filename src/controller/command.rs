@@ -19,12 +19,13 @@ use super::{
 };
 use crate::{
     api::{
-        COMMAND_FINALIZER, CommandCondition, CommandState, LeaseCondition, SandboxCommand, SandboxCommandStatus,
-        SandboxLease, condition,
+        COMMAND_FINALIZER, CommandCondition, CommandState, LeaseCondition, OnSessionLost, SandboxCommand,
+        SandboxCommandStatus, SandboxLease, condition,
     },
     cluster::{finalizer, status},
     plan::{
         command::{self as plan, Again, Inputs, Lease, Observed, Sent, Step},
+        lease::is_expired,
         queue::{self, Turn},
     },
     shell::{Answer, Attempt, How},
@@ -121,6 +122,10 @@ async fn observe(command: &SandboxCommand, ctx: &Context) -> Result<(Observed, O
         found = Api::namespaced(ctx.client.clone(), &namespace).get_opt(name).await?.map(Arc::new);
     }
     let others = if finished { Vec::new() } else { ctx.commands_of(&namespace, name) };
+    let lost = found
+        .as_ref()
+        .filter(|lease| lease.spec.on_session_lost == OnSessionLost::Fail)
+        .and_then(|_| queue::lost_before(command, others.iter().map(AsRef::as_ref)).map(ResourceExt::name_any));
     let turn = queue::turn(command, others.iter().map(AsRef::as_ref), found.as_deref().map_or(1, parallel));
     let lease = found.map_or(Lease::Missing, |lease| lease_view(&lease, ctx));
     let attempt = attempt(command);
@@ -132,12 +137,12 @@ async fn observe(command: &SandboxCommand, ctx: &Context) -> Result<(Observed, O
         None => Some(Box::pin(inputs::resolve(command, ctx)).await?),
     };
     let inputs = found.as_ref().map_or(Inputs::NotAsked, Found::seen);
-    Ok((Observed { lease, turn, inputs, sent }, found))
+    Ok((Observed { lease, turn, inputs, sent, lost }, found))
 }
 
 /// Whether it depends on what it is to run with whether it is started (again).
 fn to_be_started(command: &SandboxCommand, turn: Turn, lease: &Lease, sent: &Sent) -> bool {
-    let present = matches!(lease, Lease::Present { .. });
+    let present = matches!(lease, Lease::Present { suspended: None, .. });
     match command.status.as_ref().and_then(|s| s.state) {
         Some(CommandState::Finished) => false,
         Some(CommandState::Running) => {
@@ -155,10 +160,14 @@ fn lease_view(lease: &SandboxLease, ctx: &Context) -> Lease {
     if lease.metadata.deletion_timestamp.is_some() {
         return Lease::Terminating { uid, sandbox };
     }
+    if is_expired(lease) {
+        return Lease::Expired { uid, sandbox };
+    }
+    let suspended = lease.spec.suspend.then_some(lease.spec.suspend_policy);
     let ready = lease.status.as_ref().and_then(|s| condition(&s.conditions, LeaseCondition::Ready.as_str()));
     let (reason, message) = ready
         .map_or_else(|| ("new".to_owned(), "not looked at yet".to_owned()), |c| (c.reason.clone(), c.message.clone()));
-    Lease::Present { uid, sandbox, reason, message }
+    Lease::Present { uid, sandbox, reason, message, suspended }
 }
 
 async fn act(command: SandboxCommand, step: Step, found: Option<Found>, ctx: &Arc<Context>) -> Result<Next, Error> {

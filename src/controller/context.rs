@@ -7,7 +7,7 @@ use kube::{
     Client, Resource,
     runtime::reflector::{ObjectRef, Store},
 };
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Mutex, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -45,6 +45,8 @@ pub struct Context {
     /// Cancelled once the Secrets and `ConfigMaps` were listed.
     pub(super) sources_listed: CancellationToken,
     pub(super) pace: Pace,
+    /// One sandbox is taken over at a time.
+    pub(super) claims: Mutex<()>,
     pub(super) lease_turns: Turns,
     /// Commands that are looked at at once.
     pub(super) command_turns: Semaphore,

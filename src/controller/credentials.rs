@@ -10,24 +10,21 @@ use crate::{
     cluster::refs::{KeyError, controller_key_allowed, secret_key},
     config::ControllerKeyFor,
     daytona::{Client, Endpoint, Key},
-    plan::lease::Credentials,
+    plan::lease::{Credentials, is_ending},
 };
 
 /// The lease's key, and a client that uses it.
 ///
-/// A lease that is being deleted falls back to the client that worked last: when a namespace is deleted, the Secret
+/// A lease that ends falls back to the client that worked last: when a namespace is deleted, the Secret
 /// goes first.
 pub(super) async fn resolve(lease: &SandboxLease, ctx: &Context) -> (Credentials, Option<Arc<Client>>) {
     let uid = lease.uid().unwrap_or_default();
     match find(lease, ctx).await {
         Ok(client) => (usable(&client), Some(client)),
-        Err(problem) => {
-            let leaving = lease.metadata.deletion_timestamp.is_some();
-            match ctx.board.client(&uid).filter(|_| leaving) {
-                Some(client) => (usable(&client), Some(client)),
-                None => (problem, None),
-            }
-        }
+        Err(problem) => match ctx.board.client(&uid).filter(|_| is_ending(lease)) {
+            Some(client) => (usable(&client), Some(client)),
+            None => (problem, None),
+        },
     }
 }
 
@@ -48,7 +45,9 @@ async fn find(lease: &SandboxLease, ctx: &Context) -> Result<Arc<Client>, Creden
     } else {
         own_key(&namespace, endpoint, ctx).await?
     };
-    ctx.clients.get(endpoint, &key).map_err(|e| Credentials::Unknown(e.to_string()))
+    ctx.clients
+        .get(endpoint, &key, connection.organization_id.as_deref())
+        .map_err(|e| Credentials::Unknown(e.to_string()))
 }
 
 /// The URL that is recorded counts for the lease's whole life: elsewhere a "not found" proves nothing.

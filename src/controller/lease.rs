@@ -3,22 +3,23 @@
 use std::{sync::Arc, time::Duration};
 
 use kube::{
-    Api, ResourceExt,
+    ResourceExt,
     runtime::{controller::Action, reflector::ObjectRef},
 };
 
 use super::{
     board::{Handle, Standing, Suspicion},
-    context::{Context, RECONCILE_LIMIT, reference},
+    context::{Context, RECONCILE_LIMIT},
     error::Error,
     observe::{Seen, observe, workspace},
     prepare::{directories, is_ready, mark, open_session, set_up},
+    report::{api, report},
     subject::attempt,
 };
 use crate::{
-    api::{CommandGauges, LEASE_FINALIZER, LeaseCondition, SandboxLease, SandboxLeaseStatus, condition},
-    cluster::{finalizer, status},
-    daytona::{self, Class, State, Toolbox},
+    api::{LEASE_FINALIZER, SandboxLease},
+    cluster::finalizer,
+    daytona::{self, Class, Setting, State, Toolbox},
     plan::{
         backoff::spread,
         command::{Launcher, Place},
@@ -75,8 +76,7 @@ pub(super) async fn reconcile(lease: Arc<SandboxLease>, ctx: Arc<Context>) -> Re
 
 pub(super) fn error_policy(lease: &SandboxLease, error: &Error, ctx: &Context) -> Action {
     // What is being deleted may hold up a whole namespace.
-    let leaving = lease.metadata.deletion_timestamp.is_some();
-    let cap = if leaving { LONGEST_WAIT_LEAVING } else { LONGEST_WAIT };
+    let cap = if plan::is_ending(lease) { LONGEST_WAIT_LEAVING } else { LONGEST_WAIT };
     ctx.failures.requeue(&lease.uid().unwrap_or_default(), cap, error)
 }
 
@@ -123,8 +123,7 @@ async fn step(lease: SandboxLease, ctx: &Context) -> Result<Next, Error> {
             let mut told = plan.told;
             told.sandbox_disobeys(&error.to_string());
             if matches!(error, Error::DeadSession(_)) {
-                let generation = lease.status.as_ref().and_then(|s| s.place()).map_or(0, |s| s.generation);
-                told.renew_session(&lease, generation + 1);
+                told.renew_session(&lease);
             }
             Box::pin(report(lease, &told, ctx)).await?;
             Err(error)
@@ -136,10 +135,11 @@ async fn step(lease: SandboxLease, ctx: &Context) -> Result<Next, Error> {
 /// What is told when a step failed.
 fn after_failure(lease: &SandboxLease, plan: Plan, error: &daytona::Error) -> Told {
     let mut told = plan.told;
-    let leaving = lease.metadata.deletion_timestamp.is_some();
+    let leaving = plan::is_ending(lease);
     match (&plan.step, error.class) {
-        // Gone already: the next look proves it, or shows that its deletion failed.
-        (Step::DeleteSandbox(_), Class::Gone) => {}
+        // Gone already, or Daytona is at it: the next look proves it, or shows that it failed.
+        (Step::DeleteSandbox(_), Class::Gone)
+        | (Step::StopSandbox(_) | Step::ArchiveSandbox(_) | Step::RecoverSandbox(_), Class::Conflict) => {}
         (Step::DeleteSandbox(object), _) => told.blocked_by(error, &format!("sandbox {object}")),
         _ if leaving => told.blocked_by(error, "the lease's session"),
         // The name is taken: perhaps by our own call whose answer was lost. The next look tells.
@@ -159,10 +159,12 @@ async fn act(lease: &SandboxLease, plan: &Plan, seen: &Seen, ctx: &Context) -> R
             return Ok(finalizer::add(&api, lease, LEASE_FINALIZER).await?.map_or(Next::Gone, Next::now));
         }
         Step::RemoveFinalizer => {
-            finalizer::remove(&api, lease, LEASE_FINALIZER).await?;
+            let left = finalizer::remove(&api, lease, LEASE_FINALIZER).await?;
             ctx.board.forget(&lease.uid().unwrap_or_default());
             ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any(), true);
-            return Ok(Next::Gone);
+            // An expired one stays behind.
+            let left = left.filter(|lease| lease.metadata.deletion_timestamp.is_none());
+            return Ok(left.map_or(Next::Gone, Next::now));
         }
         _ => {}
     }
@@ -179,19 +181,53 @@ async fn act(lease: &SandboxLease, plan: &Plan, seen: &Seen, ctx: &Context) -> R
             // A look from before the call, or from while it was under way, is no proof of absence after it.
             let uid = lease.uid().unwrap_or_default();
             ctx.board.changed(&uid);
-            let made = client.create_sandbox(&wanted(lease)).await;
+            let new = wanted(lease, &seen.observed.name, &ctx.config.intervals);
+            let made = client.create_sandbox(&new).await;
             ctx.board.changed(&uid);
             let made = made?;
             tracing::info!(sandbox = %made.id, "created the sandbox");
+            Ok(again())
+        }
+        Step::Claim(wanted, labels) => {
+            // Of two leases that ask for it one is told of the other.
+            let _alone = ctx.claims.lock().await;
+            let now = client.sandbox(&wanted.id).await?;
+            if now.is_some_and(|now| now.labels == wanted.labels) {
+                client.set(&wanted.id, &Setting::Labels(labels.clone())).await?;
+                tracing::info!(sandbox = %wanted.id, "took the sandbox over");
+            }
+            ctx.board.changed(&lease.uid().unwrap_or_default());
             Ok(again())
         }
         Step::StartSandbox(id) => {
             client.start_sandbox(id).await?;
             Ok(Next::After(plan.again))
         }
+        Step::StopSandbox(id) => {
+            client.stop_sandbox(id).await?;
+            Ok(Next::After(plan.again))
+        }
+        Step::ArchiveSandbox(id) => {
+            client.archive_sandbox(id).await?;
+            Ok(Next::After(plan.again))
+        }
+        Step::RecoverSandbox(id) => {
+            ctx.board.set_recovered(&lease.uid().unwrap_or_default(), true);
+            client.recover_sandbox(id).await?;
+            Ok(Next::After(plan.again))
+        }
+        Step::KeepAwake(id) => {
+            match client.keep_awake(id).await {
+                Ok(()) => ctx.board.keep_awake(&lease.uid().unwrap_or_default()),
+                Err(error) => tracing::warn!(sandbox = %id, %error, "the sandbox could not be kept awake"),
+            }
+            Ok(Next::After(plan.again))
+        }
         Step::Adjust(id, settings) => {
             for setting in settings {
                 match client.set(id, setting).await {
+                    // It is not let go before it is as it should be left.
+                    Err(error) if plan::is_ending(lease) => return Err(error.into()),
                     Ok(()) => tracing::info!(sandbox = %id, ?setting, "set what had drifted"),
                     // The sandbox serves all the same, and is to be looked at as often as ever.
                     Err(error) => tracing::warn!(sandbox = %id, ?setting, %error, "what has drifted could not be set"),
@@ -209,7 +245,7 @@ async fn act(lease: &SandboxLease, plan: &Plan, seen: &Seen, ctx: &Context) -> R
                 Ok(toolbox) => in_session(lease, step, &plan.told, &toolbox, sandbox, seen, ctx).await,
                 Err(origin) => {
                     let mut told = plan.told.clone();
-                    told.toolbox_not_allowed(&origin, lease.metadata.deletion_timestamp.is_some());
+                    told.toolbox_not_allowed(&origin, plan::is_ending(lease));
                     report(lease.clone(), &told, ctx).await?;
                     Ok(Next::After(ctx.config.intervals.idle))
                 }
@@ -259,7 +295,8 @@ async fn in_session(
             } else {
                 workspace.sweep(&session.id, &running_attempts(lease, ctx))
             };
-            if lease.metadata.deletion_timestamp.is_none() && !is_ready(toolbox, &check, &session.id).await? {
+            let ends = plan::is_ending(lease) || lease.spec.suspend;
+            if !ends && !is_ready(toolbox, &check, &session.id).await? {
                 if seen.observed.running == 0 {
                     return Err(Error::DeadSession("the controller's files in the sandbox were removed".to_owned()));
                 }
@@ -322,53 +359,4 @@ fn note_standing(lease: &SandboxLease, seen: &Seen, ctx: &Context) {
 fn running_attempts(lease: &SandboxLease, ctx: &Context) -> Vec<String> {
     let all = ctx.commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any());
     all.iter().filter(|c| queue::running(c)).filter_map(|c| Some(attempt(c)?.1.id)).collect()
-}
-
-fn api(lease: &SandboxLease, ctx: &Context) -> Api<SandboxLease> {
-    Api::namespaced(ctx.client.clone(), &lease.namespace().unwrap_or_default())
-}
-
-/// Writes the status if it changed, and an event if the reason of Ready changed. `None`: the lease is gone.
-async fn report(lease: SandboxLease, told: &Told, ctx: &Context) -> Result<Option<SandboxLease>, Error> {
-    let new = plan::status(&lease, told, gauges(&lease, ctx), ctx.now());
-    let old = lease.status.clone();
-    let Some(now) = status::apply(&api(&lease, ctx), &lease, old.as_ref(), &new).await? else {
-        return Ok(None);
-    };
-    if lease.finalizers().is_empty() && lease.metadata.deletion_timestamp.is_some() {
-        return Ok(Some(now));
-    }
-    let told_of = |status: &SandboxLeaseStatus, type_: LeaseCondition| {
-        condition(&status.conditions, type_.as_str()).map(|c| (c.reason.clone(), c.message.clone(), c.status.clone()))
-    };
-    for type_ in [LeaseCondition::Ready, LeaseCondition::CleanupBlocked] {
-        let before = old.as_ref().and_then(|s| told_of(s, type_)).map(|(reason, ..)| reason);
-        if let Some((reason, message, truth)) = told_of(&new, type_)
-            && before.as_deref() != Some(&reason)
-        {
-            let stalled = condition(&new.conditions, LeaseCondition::Stalled.as_str()).is_some();
-            let warning = type_ == LeaseCondition::CleanupBlocked || (truth != "True" && stalled);
-            ctx.events.publish(reference(&now), warning, warning, (&reason, "Reconcile", &message));
-        }
-    }
-    Ok(Some(now))
-}
-
-fn gauges(lease: &SandboxLease, ctx: &Context) -> CommandGauges {
-    let uid = lease.uid();
-    let mut gauges = CommandGauges::default();
-    for command in ctx.commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any()) {
-        let status = command.status.clone().unwrap_or_default();
-        if status.lease_uid != uid {
-            continue;
-        }
-        let place = match (queue::unfinished(&command), queue::running(&command), status.exit_code) {
-            (_, true, _) => &mut gauges.running,
-            (true, false, _) => &mut gauges.queued,
-            (false, _, Some(0)) => &mut gauges.succeeded,
-            (false, _, _) => &mut gauges.failed,
-        };
-        *place += 1;
-    }
-    gauges
 }

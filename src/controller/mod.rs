@@ -15,6 +15,7 @@ mod ledger;
 mod observe;
 mod pace;
 mod prepare;
+mod report;
 mod sequences;
 mod slots;
 mod start;

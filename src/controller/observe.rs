@@ -7,9 +7,10 @@ use kube::ResourceExt;
 use super::{board::Suspicion, context::Context, credentials};
 use crate::{
     api::{SandboxLease, SandboxLeaseStatus},
+    cluster::refs::cluster_and_namespace,
     daytona::{Class, Client, Error, Sandbox, State, Toolbox},
     plan::{
-        lease::{Observed, Remote, Session, is_ours, sandbox_name},
+        lease::{Credentials, Observed, Remote, Session, adopts, is_ending, is_ours, own_name, reuse_key, reuse_name},
         queue,
     },
     shell::Workspace,
@@ -40,24 +41,33 @@ impl Seen {
 
 pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
     let uid = lease.uid().unwrap_or_default();
-    let leaving = lease.metadata.deletion_timestamp.is_some();
-    let (credentials, client) = credentials::resolve(lease, ctx).await;
+    let (mut credentials, mut client) = credentials::resolve(lease, ctx).await;
+    let name = name(lease, ctx).await.unwrap_or_else(|error| {
+        // Under which name to look is not known, so nothing is.
+        (credentials, client) = (Credentials::Unknown(error), None);
+        String::new()
+    });
     let (needed, running) = commands(lease, ctx);
     let mut observed = Observed {
         credentials,
         remote: Remote::NotAsked,
         session: Session::NotAsked,
+        name,
+        now: ctx.now(),
         needed,
         running,
         since: Duration::ZERO,
-        leaving: if leaving { ctx.board.leaving(&uid) } else { Duration::ZERO },
+        leaving: if is_ending(lease) { ctx.board.leaving(&uid) } else { Duration::ZERO },
+        kept_awake: ctx.board.kept_awake(&uid),
+        recovered: ctx.board.recovered(&uid),
     };
     if let Some(client) = &client {
-        observed.remote = remote(lease, client).await;
+        observed.remote = remote(lease, &observed.name, client).await;
         observed.since = ctx.board.since(&uid, &looks(&observed.remote));
         if let Remote::Present(sandbox) = &observed.remote
             && sandbox.state == State::Started
         {
+            ctx.board.set_recovered(&uid, false);
             observed.session = session(lease, client, sandbox, running, ctx).await;
         }
         if !matches!(observed.remote, Remote::Unknown(_) | Remote::Unproven) {
@@ -65,6 +75,22 @@ pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
         }
     }
     Seen { observed, client }
+}
+
+/// The name of the lease's sandbox in Daytona, or the id of one that is adopted. What is recorded stands.
+async fn name(lease: &SandboxLease, ctx: &Context) -> Result<String, String> {
+    if let Some(recorded) = lease.status.as_ref().and_then(|s| s.sandbox.as_ref()) {
+        return Ok(recorded.name.clone());
+    }
+    if let Some(id) = adopts(lease) {
+        return Ok(id.to_owned());
+    }
+    let Some(key) = reuse_key(lease) else { return Ok(own_name(lease)) };
+    match cluster_and_namespace(&ctx.client, &lease.namespace().unwrap_or_default()).await {
+        Ok(Some((cluster, namespace))) => Ok(reuse_name(&cluster, &namespace, key)),
+        Ok(None) => Err("the lease's namespace, or kube-system, is not there".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// What has to stay the same for a look to confirm the one before.
@@ -94,14 +120,19 @@ fn commands(lease: &SandboxLease, ctx: &Context) -> (bool, usize) {
         let wanted = command.metadata.deletion_timestamp.is_none() && !queue::held_up(command);
         needed |= ours && (queue::running(command) || wanted);
     }
-    (needed, running)
+    // What was let start a moment ago may not be seen to run yet.
+    (needed, running.max(ctx.slots.taken(uid.as_deref().unwrap_or_default())))
 }
 
-async fn remote(lease: &SandboxLease, client: &Client) -> Remote {
+async fn remote(lease: &SandboxLease, name: &str, client: &Client) -> Remote {
     let status = lease.status.clone().unwrap_or_default();
     let id = status.sandbox.as_ref().and_then(|s| s.id.clone());
     let judge = |sandbox| if is_ours(lease, &sandbox) { Remote::Present(sandbox) } else { Remote::Foreign(sandbox) };
-    match client.sandbox(id.as_deref().unwrap_or(&sandbox_name(lease))).await {
+    match client.sandbox(id.as_deref().unwrap_or(name)).await {
+        // What is adopted is named by its id; a name may be another's tomorrow.
+        Ok(Some(sandbox)) if id.is_none() && adopts(lease).is_some_and(|adopted| adopted != sandbox.id) => {
+            Remote::Absent
+        }
         Ok(Some(sandbox)) => judge(sandbox),
         Ok(None) => absence(&status, id.as_deref(), client, judge).await.unwrap_or_else(Remote::Unknown),
         Err(error) => Remote::Unknown(error),
@@ -147,7 +178,7 @@ async fn session(
     let Some(recorded) = status.place() else {
         return Session::NotAsked;
     };
-    let leaving = lease.metadata.deletion_timestamp.is_some();
+    let leaving = is_ending(lease) || lease.spec.suspend;
     let suspicion = ctx.board.suspicion(&uid);
     // A handle with another key than today's is none: the old key may have been revoked.
     let handle = ctx.board.handle(&uid);

@@ -32,6 +32,11 @@ impl Slots {
         free
     }
 
+    /// How many commands of the lease have a place.
+    pub(super) fn taken(&self, lease: &str) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(lease).map_or(0, HashMap::len)
+    }
+
     /// The command does not run any more.
     pub(super) fn leave(&self, command: &str) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,6 +61,7 @@ mod tests {
         assert!(!slots.take("l", ("c", false), 2, none.clone()));
         assert!(!slots.take("l", ("c", true), 3, none.clone()), "another carries the shell state");
         assert!(slots.take("other", ("c", true), 1, none.clone()));
+        assert_eq!((slots.taken("l"), slots.taken("nobody")), (2, 0));
         slots.leave("b");
         assert!(slots.take("l", ("d", true), 2, none));
         assert!(!slots.take("seen", ("e", false), 1, [("f".to_owned(), false)]), "one is seen to run");

@@ -18,7 +18,7 @@ use kube::{
         watcher::Event,
     },
 };
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Mutex, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -108,6 +108,7 @@ pub async fn start(
         listed: CancellationToken::new(),
         sources_listed: CancellationToken::new(),
         pace: Pace::default(),
+        claims: Mutex::default(),
         lease_turns: Turns::default(),
         command_turns: Semaphore::new(TURNS),
         stop: stop.clone(),

@@ -27,7 +27,7 @@ use crate::{
         COMMAND_UID_LABEL, LOG_BYTES, LeaseCondition, SandboxCommand, SandboxCommandStatus, SandboxLease, SourceKind,
         condition,
     },
-    plan::queue,
+    plan::{lease::is_ending, queue},
 };
 
 /// Annotation that `kubectl apply` writes.
@@ -108,12 +108,18 @@ pub(super) fn prune_command(command: &mut SandboxCommand) {
     (spec.script, spec.command, spec.stdin) = (None, None, None);
     (spec.env, spec.env_from) = (Vec::new(), Vec::new());
     (meta.labels, meta.annotations, meta.owner_references) = (None, None, None);
+    let persists = queue::persists(command);
     if let Some(status) = &mut command.status {
+        // Of one that carries the shell's state also whether and when it was lost.
+        let lost = persists && status.exit_code.is_none();
         *status = SandboxCommandStatus {
             observed_generation: status.observed_generation,
             state: status.state,
             exit_code: status.exit_code,
             lease_uid: status.lease_uid.take(),
+            attempts: status.attempts.filter(|_| lost),
+            completion_time: status.completion_time.take().filter(|_| lost),
+            conditions: if lost { std::mem::take(&mut status.conditions) } else { Vec::new() },
             ..SandboxCommandStatus::default()
         };
     }
@@ -198,9 +204,9 @@ impl LeaseNews {
         let key = ObjectRef::from_obj(lease);
         let ready = lease.status.as_ref().and_then(|s| condition(&s.conditions, LeaseCondition::Ready.as_str()));
         let mut digest = DefaultHasher::new();
-        (gone, lease.uid(), lease.metadata.deletion_timestamp.is_some()).hash(&mut digest);
+        (gone, lease.uid(), is_ending(lease)).hash(&mut digest);
         ready.map(|c| (&c.reason, &c.message)).hash(&mut digest);
-        lease.spec.max_parallel_commands.hash(&mut digest);
+        (lease.spec.max_parallel_commands, lease.spec.suspend).hash(&mut digest);
         let digest = digest.finish();
         // Those that wait for a lease of this name are bound to it.
         let new = !gone && !self.0.contains_key(&key);
@@ -211,7 +217,7 @@ impl LeaseNews {
         } else if self.0.insert(key, digest) == Some(digest) {
             return;
         }
-        let all = new || gone || lease.metadata.deletion_timestamp.is_some();
+        let all = new || gone || is_ending(lease);
         ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any(), all);
     }
 }

@@ -100,8 +100,11 @@ impl fmt::Debug for Client {
     }
 }
 
-/// Where calls go, and the whole digest of the key that they carry.
-type Place = (Endpoint, [u8; 32]);
+/// Where calls go, the whole digest of the key that they carry, and the organisation that they name.
+type Place = (Endpoint, [u8; 32], Option<String>);
+
+/// Names the organisation, for what goes by it: Daytona itself reads it beside other credentials than API keys.
+const ORGANIZATION: &str = "x-daytona-organization-id";
 
 /// The clients in use, one per URL and key, so that all leases with the same key share one budget.
 #[derive(Debug)]
@@ -117,18 +120,18 @@ impl Clients {
         Self { timeouts, known: Mutex::default() }
     }
 
-    /// The client for this endpoint and key; dropped when nobody uses it any more.
+    /// The client for this endpoint and key, and for an organisation where one is named; dropped when nobody uses it any more.
     ///
     /// # Errors
-    /// When the TLS backend or its root certificates cannot be set up.
-    pub fn get(&self, endpoint: &Endpoint, key: &Key) -> Result<Arc<Client>, Error> {
+    /// When the TLS backend or its root certificates cannot be set up, or the organisation is none.
+    pub fn get(&self, endpoint: &Endpoint, key: &Key, organization: Option<&str>) -> Result<Arc<Client>, Error> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|_, client| client.strong_count() > 0);
-        let place = (endpoint.clone(), key.digest());
+        let place = (endpoint.clone(), key.digest(), organization.map(str::to_owned));
         if let Some(client) = known.get(&place).and_then(Weak::upgrade) {
             return Ok(client);
         }
-        let client = Arc::new(Client::new(endpoint.clone(), key, self.timeouts)?);
+        let client = Arc::new(Client::new(endpoint.clone(), key, organization, self.timeouts)?);
         known.insert(place, Arc::downgrade(&client));
         Ok(client)
     }
@@ -191,14 +194,20 @@ impl Call {
 }
 
 impl Client {
-    fn new(endpoint: Endpoint, key: &Key, timeouts: Timeouts) -> Result<Self, Error> {
+    fn new(endpoint: Endpoint, key: &Key, organization: Option<&str>, timeouts: Timeouts) -> Result<Self, Error> {
         let build = "set up the client";
         let mut bearer = header::HeaderValue::from_str(&format!("Bearer {}", key.0.expose_secret()))
             .map_err(|_| Error::new(build, Class::Refused, "the key cannot be sent in a header"))?;
         bearer.set_sensitive(true);
+        let mut headers = header::HeaderMap::from_iter([(header::AUTHORIZATION, bearer)]);
+        if let Some(organization) = organization {
+            let organization = header::HeaderValue::from_str(organization)
+                .map_err(|_| Error::new(build, Class::Refused, "the organisation cannot be sent in a header"))?;
+            headers.insert(ORGANIZATION, organization);
+        }
         let http = reqwest::Client::builder()
             .user_agent(concat!("daytona-controller/", env!("CARGO_PKG_VERSION")))
-            .default_headers([(header::AUTHORIZATION, bearer)].into_iter().collect())
+            .default_headers(headers)
             .connect_timeout(timeouts.connect)
             .read_timeout(timeouts.idle)
             .pool_idle_timeout(Duration::from_secs(30))
@@ -333,9 +342,11 @@ mod tests {
         let endpoint =
             Endpoint { api_url: Url::parse("https://daytona.example/api").unwrap(), toolbox_origins: Vec::new() };
         let key = Key::new("dtn_secret").unwrap();
-        let one = clients.get(&endpoint, &key).unwrap();
-        assert!(Arc::ptr_eq(&one, &clients.get(&endpoint, &key).unwrap()));
-        assert!(!Arc::ptr_eq(&one, &clients.get(&endpoint, &Key::new("dtn_other").unwrap()).unwrap()));
+        let one = clients.get(&endpoint, &key, None).unwrap();
+        assert!(Arc::ptr_eq(&one, &clients.get(&endpoint, &key, None).unwrap()));
+        assert!(!Arc::ptr_eq(&one, &clients.get(&endpoint, &Key::new("dtn_other").unwrap(), None).unwrap()));
+        assert!(!Arc::ptr_eq(&one, &clients.get(&endpoint, &key, Some("org")).unwrap()));
+        assert!(clients.get(&endpoint, &key, Some("or\ng")).is_err());
         assert!(!format!("{one:?} {clients:?} {:?}", one.http).contains("dtn_secret"));
     }
 

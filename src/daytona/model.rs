@@ -23,6 +23,9 @@ pub struct Sandbox {
     /// Why it is in an error, in Daytona's words.
     #[serde(default)]
     pub error_reason: Option<String>,
+    /// Whether Daytona could bring it back from its error.
+    #[serde(default)]
+    pub recoverable: Option<bool>,
     /// Its labels.
     #[serde(default)]
     pub labels: BTreeMap<String, serde_json::Value>,
@@ -76,6 +79,12 @@ pub enum State {
 }
 
 impl State {
+    /// Whether it does not run, and can be started with its files.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        matches!(self, Self::Stopped | Self::Archived | Self::Paused)
+    }
+
     /// Daytona's word for it.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -51,8 +51,32 @@ impl Client {
 
     /// Starts a stopped or archived sandbox.
     pub async fn start_sandbox(&self, id: &str) -> Result<(), Error> {
-        let url = self.url(&["sandbox", id, "start"]);
-        self.send(Call::new(START, Limiter::Lifecycle, Method::POST, url)).await.map(drop)
+        self.tell(START, Limiter::Lifecycle, id, "start").await
+    }
+
+    /// Asks for a sandbox to be stopped. One that Daytona deletes as soon as it is stopped is deleted instead.
+    pub async fn stop_sandbox(&self, id: &str) -> Result<(), Error> {
+        self.tell("stop the sandbox", Limiter::Lifecycle, id, "stop").await
+    }
+
+    /// Asks for a stopped sandbox to be moved to slower storage.
+    pub async fn archive_sandbox(&self, id: &str) -> Result<(), Error> {
+        self.tell("archive the sandbox", Limiter::Lifecycle, id, "archive").await
+    }
+
+    /// Asks for a sandbox to be brought back from its error.
+    pub async fn recover_sandbox(&self, id: &str) -> Result<(), Error> {
+        self.tell("recover the sandbox", Limiter::Lifecycle, id, "recover").await
+    }
+
+    /// Says that the sandbox is in use, so that it is not stopped for idleness.
+    pub async fn keep_awake(&self, id: &str) -> Result<(), Error> {
+        self.tell("keep the sandbox awake", Limiter::Other, id, "last-activity").await
+    }
+
+    async fn tell(&self, operation: &'static str, limiter: Limiter, id: &str, what: &str) -> Result<(), Error> {
+        let url = self.url(&["sandbox", id, what]);
+        self.send(Call::new(operation, limiter, Method::POST, url)).await.map(drop)
     }
 
     /// Sets something of a sandbox.

@@ -17,6 +17,7 @@ use super::{
 use crate::{
     api::{
         COMMAND_FINALIZER, CommandReason as Reason, CommandState, LeaseReason, SandboxCommand, SandboxCommandStatus,
+        SuspendPolicy,
     },
     shell::Answer,
 };
@@ -80,7 +81,18 @@ fn queued(
         status.cancel_time = status.cancel_time.or(Some(Time(now)));
         Some(never(Reason::Cancelled, "spec.cancel was set before it was this command's turn"))
     } else if ended_without_it(status.lease_uid.as_deref(), &observed.lease) {
+        if let Lease::Expired { uid, .. } = &observed.lease {
+            status.lease_uid.get_or_insert_with(|| uid.clone());
+        }
         Some(never(Reason::LeaseEnded, "the lease ended before it was this command's turn"))
+    } else if let Some(lost) = &observed.lost {
+        Some(never(
+            Reason::SessionLost,
+            &format!(
+                "the Persist command {lost:?} before it was lost, so its changes are missing (onSessionLost: Continue would \
+                 go on without them)"
+            ),
+        ))
     } else if deadline.is_some_and(|deadline| now >= deadline) {
         Some(too_late(command))
     } else {
@@ -100,7 +112,13 @@ fn queued(
         Lease::Terminating { .. } => {
             (Reason::LeaseTerminating, "the lease of that name is being deleted; waiting for the next one".to_owned())
         }
-        Lease::Present { uid, sandbox, reason, message } => {
+        // Told above.
+        Lease::Expired { .. } => (Reason::WaitingForLease, "the lease has expired".to_owned()),
+        Lease::Present { uid, suspended: Some(_), .. } => {
+            status.lease_uid = Some(uid.clone());
+            (Reason::LeaseSuspended, "the lease is suspended; waiting until its spec.suspend is false".to_owned())
+        }
+        Lease::Present { uid, sandbox, reason, message, suspended: None } => {
             status.lease_uid = Some(uid.clone());
             match (sandbox, &observed.inputs) {
                 _ if !observed.turn.now => {
@@ -147,11 +165,15 @@ fn starting_deadline(command: &SandboxCommand) -> Option<Timestamp> {
     created.0.checked_add(SignedDuration::from_secs(seconds.into())).ok()
 }
 
-/// Whether the lease that a waiting command is bound to has ended, or is about to.
+/// Whether the lease that a waiting command is bound to has ended, or is about to. An expired one is the end of all
+/// that name it, for no other can come in its place.
 fn ended_without_it(bound: Option<&str>, lease: &Lease) -> bool {
+    if matches!(lease, Lease::Expired { .. }) {
+        return true;
+    }
     bound.is_some_and(|bound| match lease {
         Lease::Present { uid, .. } => uid != bound,
-        Lease::Missing | Lease::Terminating { .. } => true,
+        Lease::Missing | Lease::Terminating { .. } | Lease::Expired { .. } => true,
     })
 }
 
@@ -200,13 +222,20 @@ fn run(
     now: Timestamp,
 ) -> Step {
     let bound = status.lease_uid.as_deref().unwrap_or_default();
-    let (sandbox, lease_ends) = match &observed.lease {
-        Lease::Present { uid, sandbox, .. } if uid == bound => (sandbox, false),
-        Lease::Terminating { uid, sandbox } if uid == bound => (sandbox, true),
-        // The lease is gone, and a lease goes only after its sandbox.
-        Lease::Missing | Lease::Present { .. } | Lease::Terminating { .. } => (&Sandbox::Lost, true),
+    let (sandbox, lease_stops) = match &observed.lease {
+        Lease::Present { uid, sandbox, suspended, .. } if uid == bound => {
+            let cancels = *suspended == Some(SuspendPolicy::Cancel);
+            (sandbox, cancels.then_some(Reason::LeaseSuspended))
+        }
+        Lease::Terminating { uid, sandbox } | Lease::Expired { uid, sandbox } if uid == bound => {
+            (sandbox, Some(Reason::LeaseEnded))
+        }
+        // The lease is gone, and a lease goes only after its sandbox, or has given it out of its hands.
+        Lease::Missing | Lease::Present { .. } | Lease::Terminating { .. } | Lease::Expired { .. } => {
+            (&Sandbox::Lost, Some(Reason::LeaseEnded))
+        }
     };
-    let stop = stop(command, status, deleted, lease_ends, now);
+    let stop = stop(command, status, deleted, lease_stops, now);
     let answered = concluded(&observed.sent, status, stop.as_ref());
     if let Some(outcome) = answered.or_else(|| unreachable_for_good(sandbox, stop.as_ref())) {
         return ended(command, status, &outcome, observed, now);

@@ -26,15 +26,16 @@ pub(super) fn stop(
     command: &SandboxCommand,
     status: &SandboxCommandStatus,
     deleted: bool,
-    lease_ends: bool,
+    lease_stops: Option<Reason>,
     now: Timestamp,
 ) -> Option<Stop> {
     if deleted {
         Some(Stop(Reason::Cancelled, "it was deleted while it ran".to_owned()))
     } else if command.spec.cancel || status.cancel_time.is_some() {
         Some(Stop(Reason::Cancelled, "spec.cancel was set while it ran".to_owned()))
-    } else if lease_ends {
-        Some(Stop(Reason::LeaseEnded, "the lease ended while it ran".to_owned()))
+    } else if let Some(reason) = lease_stops {
+        let what = if reason == Reason::LeaseSuspended { "was suspended" } else { "ended" };
+        Some(Stop(reason, format!("the lease {what} while it ran")))
     } else if due(command, status).is_some_and(|due| now >= due) {
         let seconds = command.spec.timeout_seconds;
         Some(Stop(Reason::TimedOut, format!("it ran longer than timeoutSeconds ({seconds})")))
@@ -108,7 +109,7 @@ fn answered(sent: &Sent, status: &SandboxCommandStatus, stop: Option<&Stop>) -> 
             Some(Outcome { outputs: Some(Outputs::clone(streams)), ..outcome })
         }
         Answer::Fenced => match (stop, &sent.refused) {
-            (Some(Stop(reason @ (Reason::Cancelled | Reason::LeaseEnded), message)), _) => {
+            (Some(Stop(reason @ (Reason::Cancelled | Reason::LeaseEnded | Reason::LeaseSuspended), message)), _) => {
                 Some(Outcome::without_result(*reason, format!("{message}; it had not begun and never will")))
             }
             (_, Some(text)) => Some(Outcome::without_result(Reason::StartFailed, format!("nothing ran: {text}"))),

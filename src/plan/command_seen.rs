@@ -7,7 +7,7 @@ use super::{
     queue::Turn,
 };
 use crate::{
-    api::{CommandReason as Reason, SandboxCommandStatus},
+    api::{CommandReason as Reason, SandboxCommandStatus, SuspendPolicy},
     shell::{Answer, Outputs},
 };
 
@@ -23,6 +23,13 @@ pub enum Lease {
         /// Its sandbox.
         sandbox: Sandbox,
     },
+    /// It has expired, and only its object is left, or will be.
+    Expired {
+        /// Its UID.
+        uid: String,
+        /// Its sandbox.
+        sandbox: Sandbox,
+    },
     /// It is there.
     Present {
         /// Its UID.
@@ -33,6 +40,8 @@ pub enum Lease {
         reason: String,
         /// Message of its Ready condition.
         message: String,
+        /// What is to become of running commands, if it is suspended.
+        suspended: Option<SuspendPolicy>,
     },
 }
 
@@ -132,6 +141,8 @@ pub struct Observed {
     pub inputs: Inputs,
     /// What is known of the attempt.
     pub sent: Sent,
+    /// Name of a Persist command whose loss ends this one, if there is one.
+    pub lost: Option<String>,
 }
 
 /// What to do next.

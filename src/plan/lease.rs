@@ -5,23 +5,27 @@ use std::time::Duration;
 use kube::ResourceExt;
 
 use super::{
+    claim::claim,
     lease_seen::pace,
-    lease_status::{MISMATCH, failure},
+    lease_status::{MISMATCH, failure, stuck},
     release::release,
-    sandbox::drift,
+    sandbox::{drift, is_kept_awake},
+    suspend::suspend,
 };
 use crate::{
-    api::{LEASE_FINALIZER, LeaseReason as Reason, SandboxLease, SessionStatus, sandbox_label},
+    api::{LEASE_FINALIZER, LeaseReason as Reason, SandboxLease, SessionStatus},
     daytona::{Sandbox, State},
 };
 
 pub use super::{
-    lease_seen::{Credentials, Intervals, Observed, Remote, Session, Step, is_ours, sandbox_name, session_id},
+    claim::{adopts, is_ours, own_name, reuse_key, reuse_name},
+    expiry::{expiry, is_ending, is_expired},
+    lease_seen::{Credentials, Intervals, Observed, Remote, Session, Step, session_id},
     lease_status::{Told, is_failing, status},
 };
 
 /// A decision.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// What to do.
     pub step: Step,
@@ -35,23 +39,40 @@ pub struct Plan {
 #[must_use]
 pub fn decide(lease: &SandboxLease, observed: &Observed, intervals: &Intervals) -> Plan {
     let ours = lease.finalizers().iter().any(|f| f == LEASE_FINALIZER);
-    let leaving = lease.metadata.deletion_timestamp.is_some();
+    let deleted = lease.metadata.deletion_timestamp.is_some();
+    let expiry = expiry(lease, intervals.longest_lease);
+    let expired = is_expired(lease) || expiry.is_some_and(|expiry| observed.now >= expiry);
     let mut told = Told::new(lease, observed);
-    let (step, again) = match (leaving, ours) {
-        (true, false) => (Step::Rest, intervals.idle),
-        (false, false) => {
+    told.expiry(expiry, expired, observed.now);
+    let (step, mut again) = match (deleted, expired, ours) {
+        (true, _, false) => (Step::Rest, intervals.idle),
+        (false, true, false) => {
+            told.failed(Reason::Expired, EXPIRED);
+            (Step::Rest, NEVER)
+        }
+        (false, false, false) => {
             told.waiting(Reason::Provisioning, "the lease was accepted; its sandbox is looked for, or made");
             (Step::AddFinalizer, Duration::ZERO)
         }
-        (true, true) => release(lease, observed, intervals, &mut told),
-        (false, true) => keep(lease, observed, intervals, &mut told),
+        (true, _, true) | (_, true, true) => release(lease, observed, intervals, &mut told),
+        (false, false, true) => keep(lease, observed, intervals, &mut told),
     };
+    if let (Some(expiry), false) = (expiry, deleted || expired) {
+        let left = Duration::try_from(expiry.duration_since(observed.now)).unwrap_or_default();
+        again = again.min(left);
+    }
     // What the last try said stands until this one has an end: conditions must not flap with each try.
-    if !matches!(step, Step::Rest | Step::Adjust(..)) && is_failing(lease) {
+    if !matches!(step, Step::Rest | Step::Adjust(..) | Step::KeepAwake(_)) && is_failing(lease) {
         told.quiet();
     }
     Plan { step, told, again }
 }
+
+/// Nothing is left to be looked at.
+const NEVER: Duration = Duration::from_hours(24);
+
+const EXPIRED: &str = "the lease has expired, and what it held was let go; nothing brings it back: delete it and \
+     create another";
 
 /// The lease is wanted.
 fn keep(lease: &SandboxLease, observed: &Observed, intervals: &Intervals, told: &mut Told) -> (Step, Duration) {
@@ -81,10 +102,29 @@ fn keep(lease: &SandboxLease, observed: &Observed, intervals: &Intervals, told: 
             told.failed(Reason::SandboxError, &failure(sandbox));
             rest
         }
-        Remote::Foreign(sandbox) => {
-            told.failed(Reason::NameConflict, &conflict(sandbox));
+        Remote::Foreign(sandbox) => match claim(lease, sandbox) {
+            Err((reason, message)) => {
+                told.failed(reason, &message);
+                rest
+            }
+            Ok(_) if status.sandbox.is_none() => {
+                told.waiting(Reason::Provisioning, "about to take the sandbox over");
+                told.intend(observed);
+                (Step::Record, Duration::ZERO)
+            }
+            Ok(_) if lease.spec.suspend => unmade(told, intervals),
+            Ok(labels) => {
+                told.waiting(Reason::Provisioning, "taking the sandbox over");
+                (Step::Claim(Box::new(sandbox.clone()), labels), Duration::ZERO)
+            }
+        },
+        Remote::Absent if id.is_none() && adopts(lease).is_some() => {
+            let id = adopts(lease).unwrap_or_default();
+            let message = format!("Daytona knows no sandbox of the id {id:?} for this key: correct sandbox.adopt.id");
+            told.failed(Reason::SandboxLost, &message);
             rest
         }
+        Remote::Absent if id.is_none() && lease.spec.suspend => unmade(told, intervals),
         Remote::Absent => match (&id, &status.sandbox) {
             (Some(id), _) if observed.since >= intervals.absence => {
                 told.failed(Reason::SandboxLost, &format!("Daytona no longer knows sandbox {id}; {LOST}"));
@@ -93,7 +133,7 @@ fn keep(lease: &SandboxLease, observed: &Observed, intervals: &Intervals, told: 
             (Some(_), _) => (Step::Rest, pace(observed, intervals)),
             (None, None) => {
                 told.waiting(Reason::Provisioning, "about to create the sandbox");
-                told.intend(lease, observed);
+                told.intend(observed);
                 (Step::Record, Duration::ZERO)
             }
             (None, Some(_)) => {
@@ -103,7 +143,7 @@ fn keep(lease: &SandboxLease, observed: &Observed, intervals: &Intervals, told: 
         },
         Remote::Present(sandbox) => {
             if status.sandbox.is_none() {
-                told.intend(lease, observed);
+                told.intend(observed);
             }
             told.sandbox(sandbox);
             // The id is recorded before anything else is done with it.
@@ -111,15 +151,59 @@ fn keep(lease: &SandboxLease, observed: &Observed, intervals: &Intervals, told: 
                 told.waiting(Reason::Provisioning, "the sandbox was created");
                 return (Step::Record, Duration::ZERO);
             }
-            let kept = keep_sandbox(sandbox, lease, observed, intervals, told);
-            // Nothing else is to be done, and what is under way does not change what will be seen.
-            let settled = match &sandbox.state {
-                State::Started => matches!(observed.session, Session::Serving),
-                state => matches!(state, State::Stopped | State::Archived | State::Paused),
+            let asked = lease.spec.connection.as_ref().and_then(|c| c.organization_id.as_ref());
+            if let (Some(asked), Some(has)) = (asked, &sandbox.organization_id)
+                && asked != has
+            {
+                let message = format!(
+                    "the key belongs to organisation {has}, not to connection.organizationID {asked}; delete this lease, \
+                     which deletes its sandbox there, and create another with a key of {asked}"
+                );
+                told.credentials(Reason::CredentialMismatch, &message);
+                return rest;
+            }
+            let kept = if lease.spec.suspend {
+                suspend(sandbox, lease, observed, intervals, told)
+            } else {
+                keep_sandbox(sandbox, lease, observed, intervals, told)
             };
-            let drift = if settled && kept.0 == Step::Rest { drift(lease, sandbox) } else { Vec::new() };
-            if drift.is_empty() { kept } else { (Step::Adjust(sandbox.id.clone(), drift), kept.1) }
+            also(kept, sandbox, lease, observed, intervals)
         }
+    }
+}
+
+/// No sandbox is made while the lease is suspended.
+fn unmade(told: &mut Told, intervals: &Intervals) -> (Step, Duration) {
+    told.ready(Reason::Suspended, "the lease is suspended, and no sandbox was made");
+    (Step::Rest, intervals.idle)
+}
+
+/// What is done where nothing else is: drift is corrected, and a sandbox that is not to sleep is kept awake.
+fn also(
+    kept: (Step, Duration),
+    sandbox: &Sandbox,
+    lease: &SandboxLease,
+    observed: &Observed,
+    intervals: &Intervals,
+) -> (Step, Duration) {
+    let (step, again) = kept;
+    // Nothing else is to be done, and what is under way does not change what will be seen.
+    let settled = match &sandbox.state {
+        State::Started => matches!(observed.session, Session::Serving) && !lease.spec.suspend,
+        state => state.is_down(),
+    };
+    if !settled || step != Step::Rest {
+        return (step, again);
+    }
+    let drift = drift(lease, sandbox, intervals);
+    let awake = sandbox.state == State::Started && is_kept_awake(lease);
+    let often = intervals.dead_man / 3;
+    if !drift.is_empty() {
+        (Step::Adjust(sandbox.id.clone(), drift), again)
+    } else if awake && observed.kept_awake.is_none_or(|since| since >= often) {
+        (Step::KeepAwake(sandbox.id.clone()), again.min(often))
+    } else {
+        (step, if awake { again.min(often) } else { again })
     }
 }
 
@@ -137,19 +221,28 @@ fn keep_sandbox(
             told.sandbox_runs();
             keep_session(session, lease, observed, intervals, told)
         }
-        State::Stopped | State::Archived | State::Paused if observed.needed => {
+        // What was never made fit for commands, or was suspended, is started for its own sake; an idle one is not.
+        State::Stopped | State::Archived | State::Paused if observed.needed || session.is_none() => {
             let reason = if observed.running > 0 { Reason::SandboxStopped } else { Reason::Restoring };
-            told.waiting(reason, &format!("the sandbox is {word}; starting it for a command"));
+            told.waiting(reason, &format!("the sandbox is {word}; starting it"));
             (Step::StartSandbox(sandbox.id.clone()), pace(observed, intervals))
         }
         State::Stopped | State::Archived | State::Paused => {
             told.ready(Reason::Asleep, &format!("the sandbox is {word}; the next command wakes it"));
             (Step::Rest, intervals.idle)
         }
+        State::Changing(_) if observed.since >= intervals.stuck => {
+            told.failed(Reason::SandboxError, &stuck(sandbox, intervals));
+            (Step::Rest, pace(observed, intervals))
+        }
         State::Changing(_) => {
             let reason = if session.is_some() { Reason::Restoring } else { Reason::Provisioning };
             told.waiting(reason, &format!("the sandbox is {word}"));
             (Step::Rest, pace(observed, intervals))
+        }
+        State::Failed(_) if sandbox.recoverable == Some(true) && !observed.recovered => {
+            told.waiting(Reason::Restoring, &format!("the sandbox is in state {word}; having Daytona recover it"));
+            (Step::RecoverSandbox(sandbox.id.clone()), pace(observed, intervals))
         }
         State::Failed(_) => {
             told.failed(Reason::SandboxError, &failure(sandbox));
@@ -180,13 +273,13 @@ fn keep_session(
     let opening = if lease.spec.use_sessions { "opening the session" } else { "preparing the sandbox for commands" };
     let Some(session) = session else {
         told.waiting(Reason::Provisioning, opening);
-        told.renew_session(lease, 1);
+        told.renew_session(lease);
         return (Step::Record, Duration::ZERO);
     };
     let lived = session.creation_time.is_some();
     let renew = |told: &mut Told, message: &str| {
         told.waiting(Reason::Restoring, message);
-        told.renew_session(lease, session.generation + 1);
+        told.renew_session(lease);
         (Step::Record, Duration::ZERO)
     };
     match &observed.session {
@@ -210,14 +303,6 @@ fn keep_session(
 }
 
 const LOST: &str = "its data is gone, so no other is made in its place: delete this lease and create another";
-
-fn conflict(sandbox: &Sandbox) -> String {
-    let (id, name, label) = (&sandbox.id, &sandbox.name, sandbox_label::LEASE_UID);
-    format!(
-        "sandbox {id} has the name {name} but not this lease's label {label}; it is left alone. Rename or delete it in \
-         Daytona, or delete this lease"
-    )
-}
 
 #[cfg(test)]
 mod tests;

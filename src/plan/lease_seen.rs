@@ -1,11 +1,12 @@
 //! What a decision about a lease is made from, and what it can be.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::{
-    api::{LeaseReason as Reason, SandboxLease, sandbox_label},
+    api::{LeaseReason as Reason, SandboxLease},
     daytona::{Error, Sandbox, Setting},
 };
 
@@ -71,18 +72,26 @@ pub struct Observed {
     pub remote: Remote,
     /// The session that `status` names.
     pub session: Session,
+    /// The sandbox's name in Daytona: known before it exists, so that a lost reply loses nothing.
+    pub name: String,
+    /// The time.
+    pub now: Timestamp,
     /// Commands that need the sandbox: running ones, and those whose turn it is.
     pub needed: bool,
     /// Commands that were sent and have no outcome yet.
     pub running: usize,
     /// For how long the sandbox has been seen like this. One look may be wrong.
     pub since: Duration,
-    /// For how long the lease has been seen leaving.
+    /// For how long the lease has been seen ending.
     pub leaving: Duration,
+    /// Since when the sandbox was last kept awake on purpose, if it was.
+    pub kept_awake: Option<Duration>,
+    /// Whether Daytona was asked to recover the sandbox since it ran last.
+    pub recovered: bool,
 }
 
 /// What to do next.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Nothing.
     Rest,
@@ -94,8 +103,18 @@ pub enum Step {
     Record,
     /// Create the sandbox of the recorded name.
     CreateSandbox,
+    /// Make a sandbox that is nobody's this lease's own, by these labels, if it is still as it was seen.
+    Claim(Box<Sandbox>, BTreeMap<String, serde_json::Value>),
     /// Start the sandbox.
     StartSandbox(String),
+    /// Have Daytona recover the sandbox from its error.
+    RecoverSandbox(String),
+    /// Keep the sandbox from being stopped for idleness.
+    KeepAwake(String),
+    /// Stop the sandbox.
+    StopSandbox(String),
+    /// Move the stopped sandbox to slower storage.
+    ArchiveSandbox(String),
     /// Set what the sandbox has otherwise than its lease says.
     Adjust(String, Vec<Setting>),
     /// Open the recorded session and prove that its shell lives; without sessions, make the recorded workspace.
@@ -108,7 +127,7 @@ pub enum Step {
     DeleteSandbox(String),
 }
 
-/// How often things are looked at.
+/// How often things are looked at, and how long they may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Intervals {
     /// While nothing is expected to change.
@@ -117,20 +136,14 @@ pub struct Intervals {
     pub busy: Duration,
     /// For how long a sandbox must be seen absent before it counts as gone, when we did not delete it.
     pub absence: Duration,
-    /// How long a deleted lease waits for its running commands to be ended.
+    /// How long a lease that ends waits for its running commands to be ended.
     pub drain: Duration,
-}
-
-/// The name of a lease's sandbox in Daytona: known before it exists, so that a lost reply loses nothing.
-#[must_use]
-pub fn sandbox_name(lease: &SandboxLease) -> String {
-    format!("sblease-{}", lease.uid().unwrap_or_default())
-}
-
-/// Whether a sandbox is this lease's own.
-#[must_use]
-pub fn is_ours(lease: &SandboxLease, sandbox: &Sandbox) -> bool {
-    lease.uid().is_some_and(|uid| sandbox.label(sandbox_label::LEASE_UID) == Some(uid.as_str()))
+    /// After how long what Daytona is changing counts as stuck.
+    pub stuck: Duration,
+    /// Idleness after which Daytona stops a sandbox that is kept awake, when nobody does so any more.
+    pub dead_man: Duration,
+    /// The longest that a lease may last.
+    pub longest_lease: Option<Duration>,
 }
 
 /// Id of the session of a generation, or of the workspace where there is none. Never used for another lease or
@@ -147,3 +160,15 @@ pub(super) fn pace(observed: &Observed, intervals: &Intervals) -> Duration {
 }
 
 const SLOWEST_PACE: Duration = Duration::from_secs(30);
+
+/// Those of the tests.
+#[cfg(test)]
+pub(super) const INTERVALS: Intervals = Intervals {
+    idle: Duration::from_mins(1),
+    busy: Duration::from_secs(1),
+    absence: Duration::from_secs(10),
+    drain: Duration::from_mins(1),
+    stuck: Duration::from_mins(30),
+    dead_man: Duration::from_hours(2),
+    longest_lease: None,
+};

@@ -4,7 +4,10 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use kube::ResourceExt;
 
-use super::lease_seen::{Credentials, Observed, Remote, sandbox_name, session_id};
+use super::{
+    expiry::is_ending,
+    lease_seen::{Credentials, Intervals, Observed, Remote, session_id},
+};
 use crate::{
     api::{
         CommandGauges, Condition, ConnectionStatus, LeaseCondition as Type, LeaseReason as Reason, REQUESTED_AT,
@@ -28,8 +31,12 @@ pub struct Told {
     sandbox: Option<SandboxStatus>,
     session: Option<SessionStatus>,
     workspace: Option<SessionStatus>,
+    last_generation: Option<i64>,
+    expiry_time: Option<Time>,
+    expired_time: Option<Time>,
     /// Whether commands go into a session.
     sessions: bool,
+    adopted: bool,
     ready: Option<Said>,
     credentials: Option<Said>,
     sandbox_ready: Option<Said>,
@@ -58,7 +65,11 @@ impl Told {
             sandbox: recorded.sandbox,
             session: recorded.session,
             workspace: recorded.workspace,
+            last_generation: recorded.last_generation,
+            expiry_time: recorded.expiry_time,
+            expired_time: recorded.expired_time,
             sessions: lease.spec.use_sessions,
+            adopted: lease.spec.sandbox.as_ref().is_some_and(|s| s.adopt.is_some()),
             ready: None,
             credentials,
             sandbox_ready: None,
@@ -159,11 +170,20 @@ impl Told {
         }
     }
 
+    /// When the lease expires, and whether it has. What has expired stays so.
+    pub(super) fn expiry(&mut self, at: Option<Timestamp>, expired: bool, now: Timestamp) {
+        if self.expired_time.is_none() {
+            self.expiry_time = at.map(whole_seconds);
+            self.expired_time = expired.then(|| whole_seconds(now));
+        }
+    }
+
     /// The lease is going.
     pub(super) fn deleting(&mut self, message: &str) {
-        self.waiting(Reason::Deleting, message);
-        self.sandbox_ready = Some((Truth::False, Reason::Deleting, message.to_owned()));
-        self.session_ready = Some((Truth::False, Reason::Deleting, message.to_owned()));
+        let reason = if self.expired_time.is_some() { Reason::Expired } else { Reason::Deleting };
+        self.waiting(reason, message);
+        self.sandbox_ready = Some((Truth::False, reason, message.to_owned()));
+        self.session_ready = Some((Truth::False, reason, message.to_owned()));
     }
 
     /// The lease cannot go.
@@ -184,9 +204,9 @@ impl Told {
         self.blocked(reason, &format!("{error} ({object}){then}"));
     }
 
-    /// Records the intent to create the sandbox: its name, and where.
-    pub(super) fn intend(&mut self, lease: &SandboxLease, observed: &Observed) {
-        self.sandbox = Some(SandboxStatus { name: sandbox_name(lease), ..SandboxStatus::default() });
+    /// Records the intent to create the sandbox, or to take one over: its name, and where.
+    pub(super) fn intend(&mut self, observed: &Observed) {
+        self.sandbox = Some(SandboxStatus { name: observed.name.clone(), ..SandboxStatus::default() });
         if let Credentials::Usable { api_url, fingerprint } = &observed.credentials {
             self.connection = Some(ConnectionStatus {
                 api_url: api_url.clone(),
@@ -202,7 +222,7 @@ impl Told {
         let minutes = |m: Option<f64>| m.map(|m| m as i32);
         let status = self.sandbox.get_or_insert_with(SandboxStatus::default);
         status.id = Some(cut(&sandbox.id, 128));
-        if status.name.is_empty() {
+        if status.name.is_empty() || self.adopted {
             status.name = cut(&sandbox.name, 256);
         }
         status.state = Some(cut(sandbox.state.as_str(), 64));
@@ -223,8 +243,11 @@ impl Told {
         }
     }
 
-    /// Records the intent to make a place of this generation for commands: a session, or a workspace alone.
-    pub fn renew_session(&mut self, lease: &SandboxLease, generation: i64) {
+    /// Records the intent to make a new place for commands: a session, or a workspace alone.
+    pub fn renew_session(&mut self, lease: &SandboxLease) {
+        let here = self.session.as_ref().or(self.workspace.as_ref()).map(|place| place.generation);
+        let generation = here.max(self.last_generation).unwrap_or(0) + 1;
+        self.last_generation = Some(generation);
         let place = SessionStatus { id: session_id(lease, generation), generation, creation_time: None };
         *if self.sessions { &mut self.session } else { &mut self.workspace } = Some(place);
     }
@@ -263,7 +286,7 @@ pub fn is_failing(lease: &SandboxLease) -> bool {
         Reason::ApiUnreachable,
         Reason::InvalidSpec,
     ];
-    if lease.metadata.deletion_timestamp.is_some() {
+    if is_ending(lease) {
         // What failed while it was wanted is no news of its going.
         return condition(&status.conditions, Type::CleanupBlocked.as_str()).is_some();
     }
@@ -294,6 +317,9 @@ pub fn status(lease: &SandboxLease, told: &Told, gauges: CommandGauges, now: Tim
         sandbox: told.sandbox.clone(),
         session: told.session.clone(),
         workspace: told.workspace.clone(),
+        last_generation: told.last_generation,
+        expiry_time: told.expiry_time.clone(),
+        expired_time: told.expired_time.clone(),
         commands: Some(gauges),
         last_handled_reconcile_at: requested_at.or(old.last_handled_reconcile_at),
     }
@@ -337,6 +363,12 @@ pub(super) fn failure(sandbox: &Sandbox) -> String {
     let why = sandbox.error_reason.as_deref().unwrap_or("no reason given");
     let state = sandbox.state.as_str();
     format!("sandbox {} is in state {state}: {why}. Recover or delete it in Daytona, or delete this lease", sandbox.id)
+}
+
+/// Daytona has been changing the sandbox for too long.
+pub(super) fn stuck(sandbox: &Sandbox, intervals: &Intervals) -> String {
+    let (id, word, minutes) = (&sandbox.id, sandbox.state.as_str(), intervals.stuck.as_secs() / 60);
+    format!("sandbox {id} has been {word} for more than {minutes} minutes; look at it in Daytona, or delete this lease")
 }
 
 /// What a refused create call means. Daytona answers all of them with 400; only the text tells them apart.

@@ -2,10 +2,12 @@
 //! nothing is created, deleted or let go on the strength of it.
 
 pub mod backoff;
+mod claim;
 pub mod command;
 mod command_end;
 mod command_seen;
 mod command_status;
+mod expiry;
 pub mod lease;
 mod lease_seen;
 mod lease_status;
@@ -14,3 +16,4 @@ pub mod outcome;
 pub mod queue;
 mod release;
 pub mod sandbox;
+mod suspend;

@@ -51,6 +51,29 @@ pub fn persists(command: &SandboxCommand) -> bool {
     command.spec.shell_state == ShellState::Persist
 }
 
+/// The Persist command of this lease that was lost while `this`, another one, waited: its changes are missing. What came
+/// after the loss knows of it.
+#[must_use]
+pub fn lost_before<'a>(
+    this: &SandboxCommand,
+    of_lease: impl IntoIterator<Item = &'a SandboxCommand>,
+) -> Option<&'a SandboxCommand> {
+    let status = this.status.as_ref().filter(|_| persists(this))?;
+    let (lease, accepted) = (status.lease_uid.as_ref()?, &status.accepted_time.as_ref()?.0);
+    let lost = [CommandReason::SessionLost, CommandReason::ShellExited, CommandReason::OutcomeUnknown];
+    of_lease.into_iter().find(|other| {
+        let Some(status) = other.status.as_ref().filter(|_| persists(other) && !unfinished(other)) else {
+            return false;
+        };
+        let reason = condition(&status.conditions, CommandCondition::Succeeded.as_str()).map(|c| c.reason.as_str());
+        status.lease_uid.as_ref() == Some(lease)
+            // One that was ended because of such a loss has no attempt, and is none itself.
+            && status.attempts.is_some()
+            && lost.iter().any(|lost| reason == Some(lost.as_str()))
+            && status.completion_time.as_ref().is_some_and(|completed| completed.0 >= *accepted)
+    })
+}
+
 /// The turn of `this` among the commands of its lease, of which `parallel` may run at once.
 #[must_use]
 pub fn turn<'a>(
@@ -232,6 +255,31 @@ mod tests {
         let next = command("next", Some(2), "2", Some(CommandState::Queued));
         assert_eq!(ahead(&next, &[&held, &next]), 0);
         assert!(held_up(&held) && !held_up(&next));
+    }
+
+    #[test]
+    fn the_loss_of_a_persist_command_is_one_for_those_that_waited_behind_it() {
+        let persist = |name, state, reason: &str, at: i64| {
+            let mut command = command(name, Some(1), "1", Some(state));
+            command.spec.shell_state = ShellState::Persist;
+            let time = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::from_second(at).unwrap()));
+            let status = command.status.as_mut().unwrap();
+            status.lease_uid = Some("lease".to_owned());
+            (status.accepted_time, status.completion_time, status.attempts) = (time.clone(), time, Some(1));
+            let stamp = Stamp { generation: None, now: Timestamp::UNIX_EPOCH };
+            set_condition(&mut status.conditions, "Succeeded", Truth::Unknown, reason.to_owned().leak(), "", stamp);
+            command
+        };
+        let lost = persist("lost", CommandState::Finished, "SessionLost", 5);
+        let waits = persist("waits", CommandState::Queued, "Queued", 4);
+        let later = persist("later", CommandState::Queued, "Queued", 6);
+        let failed = persist("failed", CommandState::Finished, "NonZeroExit", 9);
+        let all = [&lost, &waits, &later, &failed];
+        let found = |this| lost_before(this, all).map(ResourceExt::name_any);
+        assert_eq!((found(&waits).as_deref(), found(&later)), (Some("lost"), None));
+        let mut isolated = waits.clone();
+        isolated.spec.shell_state = ShellState::Isolated;
+        assert_eq!(lost_before(&isolated, all), None);
     }
 
     #[test]

@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use super::{
+    claim::{adopts, is_released, released},
     lease_seen::{Credentials, Intervals, Observed, Remote, Session, Step, pace},
-    lease_status::{MISMATCH, Told, failure},
+    lease_status::{MISMATCH, Told, failure, stuck},
+    sandbox::spared,
 };
 use crate::{
-    api::{LeaseReason as Reason, SandboxLease, SandboxStatus, sandbox_label},
-    daytona::{Sandbox, State},
+    api::{LeaseReason as Reason, ReclaimPolicy, SandboxLease, SandboxStatus, sandbox_label},
+    daytona::{Sandbox, Setting, State},
 };
 
-/// Decides what to do next about a lease that is being deleted.
+/// Decides what to do next about a lease that is being deleted, or has expired.
 pub(super) fn release(
     lease: &SandboxLease,
     observed: &Observed,
@@ -23,7 +25,7 @@ pub(super) fn release(
     let Some(recorded) = lease.status.as_ref().and_then(|s| s.sandbox.as_ref()) else {
         // Nothing was ever intended, so nothing can be there, unless somebody wiped the status.
         let Remote::Present(sandbox) = &observed.remote else { return (Step::RemoveFinalizer, Duration::ZERO) };
-        told.intend(lease, observed);
+        told.intend(observed);
         told.sandbox(sandbox);
         return (Step::Record, Duration::ZERO);
     };
@@ -51,9 +53,17 @@ pub(super) fn release(
         }
         Remote::FailedDeletion(sandbox) => {
             told.blocked(Reason::SandboxError, &format!("Daytona could not delete the sandbox: {}", failure(sandbox)));
-            (Step::DeleteSandbox(sandbox.id.clone()), pace(observed, intervals))
+            let again = policy(lease) == ReclaimPolicy::Delete;
+            (if again { Step::DeleteSandbox(sandbox.id.clone()) } else { Step::Rest }, pace(observed, intervals))
         }
         Remote::Absent if sure => (Step::RemoveFinalizer, Duration::ZERO),
+        // It was given out of our hands; who has it now, if anybody, may do with it what he likes.
+        Remote::Foreign(sandbox) if is_released(lease, sandbox) => (Step::RemoveFinalizer, Duration::ZERO),
+        Remote::Foreign(sandbox)
+            if policy(lease) != ReclaimPolicy::Delete && sandbox.label(sandbox_label::LEASE_UID).is_some() =>
+        {
+            (Step::RemoveFinalizer, Duration::ZERO)
+        }
         // The name was somebody else's all along, so ours was never created.
         Remote::Foreign(_) if recorded.id.is_none() && sure => (Step::RemoveFinalizer, Duration::ZERO),
         Remote::Absent | Remote::Foreign(_) if recorded.id.is_none() => {
@@ -67,7 +77,7 @@ pub(super) fn release(
                 "sandbox {id} no longer carries this lease's label {label}; it is left alone. Put the label back, or \
                  delete the sandbox in Daytona"
             );
-            told.blocked(Reason::NameConflict, &message);
+            told.blocked(Reason::OwnershipConflict, &message);
             (Step::Rest, intervals.idle)
         }
         Remote::Present(sandbox) => {
@@ -91,21 +101,30 @@ fn release_sandbox(
         return (Step::Record, Duration::ZERO);
     }
     match &sandbox.state {
+        State::Destroyed(_) if observed.since >= intervals.stuck => {
+            told.blocked(Reason::SandboxError, &stuck(sandbox, intervals));
+            return (Step::Rest, wait);
+        }
         State::Destroyed(word) => {
             told.deleting(&format!("sandbox {id} is {word}; waiting until Daytona says that it is gone"));
             return (Step::Rest, wait);
         }
         State::Started => {}
         // A session lives only in a running sandbox: here it is gone, and nothing is started to prove it.
-        State::Stopped
-        | State::Archived
-        | State::Paused
-        | State::Failed(_)
-        | State::Changing(_)
-        | State::Unheard(_) => {
+        State::Stopped | State::Archived | State::Paused | State::Failed(_) => {
             told.session_gone();
-            told.deleting(&format!("deleting sandbox {id} ({})", sandbox.state.as_str()));
-            return (Step::DeleteSandbox(id), wait);
+            return reclaim(sandbox, lease, observed, intervals, told);
+        }
+        State::Changing(_) | State::Unheard(_) if policy(lease) == ReclaimPolicy::Delete => {
+            told.session_gone();
+            return reclaim(sandbox, lease, observed, intervals, told);
+        }
+        State::Changing(word) | State::Unheard(word) => {
+            told.deleting(&format!("waiting until sandbox {id} ({word}) has settled"));
+            if observed.since >= intervals.stuck {
+                told.blocked(Reason::SandboxError, &stuck(sandbox, intervals));
+            }
+            return (Step::Rest, wait);
         }
     }
     if observed.running > 0 && observed.leaving < intervals.drain {
@@ -117,8 +136,7 @@ fn release_sandbox(
         return (Step::Rest, intervals.busy);
     }
     let Some(session) = lease.status.as_ref().and_then(|s| s.session.as_ref()) else {
-        told.deleting(&format!("deleting sandbox {id}"));
-        return (Step::DeleteSandbox(id), wait);
+        return reclaim(sandbox, lease, observed, intervals, told);
     };
     match &observed.session {
         Session::Absent => {
@@ -132,6 +150,61 @@ fn release_sandbox(
         Session::Serving | Session::NotAsked | Session::Listed | Session::Dead => {
             told.deleting(&format!("deleting session {}", session.id));
             (Step::DeleteSession, Duration::ZERO)
+        }
+    }
+}
+
+/// What is to become of the sandbox. An adopted one is never deleted, whatever may be said.
+fn policy(lease: &SandboxLease) -> ReclaimPolicy {
+    match lease.spec.reclaim_policy {
+        ReclaimPolicy::Delete if adopts(lease).is_some() => ReclaimPolicy::Retain,
+        policy => policy,
+    }
+}
+
+/// No session is left: the sandbox is brought into the state that is asked for.
+fn reclaim(
+    sandbox: &Sandbox,
+    lease: &SandboxLease,
+    observed: &Observed,
+    intervals: &Intervals,
+    told: &mut Told,
+) -> (Step, Duration) {
+    let (id, word) = (sandbox.id.clone(), sandbox.state.as_str());
+    let wait = pace(observed, intervals);
+    let policy = policy(lease);
+    match (policy, &sandbox.state) {
+        (ReclaimPolicy::Delete, _) => {
+            told.deleting(&format!("deleting sandbox {id} ({word})"));
+            (Step::DeleteSandbox(id), wait)
+        }
+        (ReclaimPolicy::Stop | ReclaimPolicy::Archive, State::Failed(_)) => {
+            let message = format!(
+                "it can be neither stopped nor archived: {}. Or set spec.reclaimPolicy to Delete or Retain",
+                failure(sandbox)
+            );
+            told.blocked(Reason::SandboxError, &message);
+            (Step::Rest, wait)
+        }
+        (ReclaimPolicy::Stop | ReclaimPolicy::Archive, State::Started) => {
+            told.deleting(&format!("stopping sandbox {id}"));
+            (spared(sandbox).unwrap_or(Step::StopSandbox(id)), wait)
+        }
+        (ReclaimPolicy::Archive, State::Stopped | State::Paused) => {
+            told.deleting(&format!("archiving sandbox {id}"));
+            (Step::ArchiveSandbox(id), wait)
+        }
+        _ => {
+            told.deleting(&format!("leaving sandbox {id} ({word}) behind"));
+            let untouched = adopts(lease).is_some() && policy == ReclaimPolicy::Retain;
+            let never = sandbox.auto_delete_interval.is_some_and(|minutes| minutes < 0.0);
+            let mut settings = Vec::new();
+            if !never && !untouched {
+                settings.push(Setting::AutoDelete(-1));
+            }
+            // The last of all: from here on it is not ours.
+            settings.push(Setting::Labels(released(lease, sandbox)));
+            (Step::Adjust(id, settings), Duration::ZERO)
         }
     }
 }

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use kube::ResourceExt;
-
-use super::lease_seen::sandbox_name;
+use super::{
+    claim::{adopts, ownership},
+    expiry::whole_minutes,
+    lease_seen::{Intervals, Step},
+};
 use crate::{
-    api::{Sandbox as Spec, SandboxLease, sandbox_label},
+    api::{ReclaimPolicy, Sandbox as Spec, SandboxLease},
     daytona::{BuildInfo, Mount, NewSandbox, Sandbox, Setting},
 };
 
@@ -22,21 +24,17 @@ const LONGEST_UNTIL_ARCHIVED: i32 = 43_200;
 /// Label that Daytona's code runner looks at.
 const LANGUAGE_LABEL: &str = "code-toolbox-language";
 
-/// The sandbox that a lease asks for.
+/// The sandbox that a lease asks for, under this name.
 #[must_use]
-pub fn wanted(lease: &SandboxLease) -> NewSandbox {
+pub fn wanted(lease: &SandboxLease, name: &str, intervals: &Intervals) -> NewSandbox {
     let spec = lease.spec.sandbox.clone().unwrap_or_default();
-    let [auto_stop_interval, auto_archive_interval, auto_delete_interval] = intervals(&spec);
+    let [stop, archive, delete] = minutes(lease, &spec, intervals);
     let resources = spec.resources.clone().unwrap_or_default();
     let mut labels = labels(&spec);
-    labels.extend([
-        (sandbox_label::LEASE_UID.to_owned(), lease.uid().unwrap_or_default()),
-        (sandbox_label::LEASE_NAMESPACE.to_owned(), lease.namespace().unwrap_or_default()),
-        (sandbox_label::LEASE_NAME.to_owned(), lease.name_any()),
-    ]);
+    labels.extend(ownership(lease));
     let volumes = spec.volumes.into_iter();
     NewSandbox {
-        name: sandbox_name(lease),
+        name: name.to_owned(),
         snapshot: spec.snapshot,
         build_info: spec.image.map(|image| BuildInfo { dockerfile_content: format!("FROM {image}\n") }),
         cpu: resources.cpu.as_deref().and_then(whole),
@@ -52,32 +50,30 @@ pub fn wanted(lease: &SandboxLease) -> NewSandbox {
             .map(|v| Mount { volume_id: v.volume_id, mount_path: v.mount_path, subpath: v.subpath })
             .collect(),
         labels,
-        auto_stop_interval,
-        auto_archive_interval,
-        auto_delete_interval,
+        auto_stop_interval: stop.unwrap_or(AUTO_STOP_MINUTES),
+        auto_archive_interval: archive.unwrap_or(AUTO_ARCHIVE_MINUTES),
+        auto_delete_interval: delete.unwrap_or(AUTO_DELETE_MINUTES),
     }
 }
 
 /// What has to be set so that the sandbox is as its lease says, of what may be changed while it exists. What Daytona
-/// does not tell has not drifted.
+/// does not tell has not drifted, nor has that of which the lease says nothing.
 #[must_use]
-pub fn drift(lease: &SandboxLease, sandbox: &Sandbox) -> Vec<Setting> {
+pub fn drift(lease: &SandboxLease, sandbox: &Sandbox, intervals: &Intervals) -> Vec<Setting> {
     let spec = lease.spec.sandbox.clone().unwrap_or_default();
-    let [stop, archive, delete] = intervals(&spec);
-    let differs = |wanted: i32, seen: Option<f64>| seen.is_some_and(|seen| (seen - f64::from(wanted)).abs() >= 1.0);
-    let longest = archive == 0 && !differs(LONGEST_UNTIL_ARCHIVED, sandbox.auto_archive_interval);
+    let [stop, archive, delete] = minutes(lease, &spec, intervals);
+    let drifted = |wanted: Option<i32>, seen: Option<f64>| {
+        wanted.zip(seen).filter(|(wanted, seen)| (seen - f64::from(*wanted)).abs() >= 1.0).map(|(wanted, _)| wanted)
+    };
     let mut drift = Vec::new();
-    if differs(stop, sandbox.auto_stop_interval) {
-        drift.push(Setting::AutoStop(stop));
-    }
-    if differs(archive, sandbox.auto_archive_interval) && !longest {
-        drift.push(Setting::AutoArchive(archive));
+    drift.extend(drifted(stop, sandbox.auto_stop_interval).map(Setting::AutoStop));
+    let longest = archive.map(|minutes| if minutes == 0 { LONGEST_UNTIL_ARCHIVED } else { minutes });
+    if drifted(longest, sandbox.auto_archive_interval).is_some() {
+        drift.extend(drifted(archive, sandbox.auto_archive_interval).map(Setting::AutoArchive));
     }
     // Every negative number is "never".
-    let never = delete < 0 && sandbox.auto_delete_interval.is_some_and(|seen| seen < 0.0);
-    if differs(delete, sandbox.auto_delete_interval) && !never {
-        drift.push(Setting::AutoDelete(delete));
-    }
+    let seen = sandbox.auto_delete_interval.map(|seen| seen.max(-1.0));
+    drift.extend(drifted(delete, seen).map(Setting::AutoDelete));
     let missing: Vec<_> =
         labels(&spec).into_iter().filter(|(name, value)| sandbox.label(name) != Some(value.as_str())).collect();
     if !missing.is_empty() {
@@ -88,19 +84,40 @@ pub fn drift(lease: &SandboxLease, sandbox: &Sandbox) -> Vec<Setting> {
     drift
 }
 
+/// What has to be done before a sandbox that is to be kept is stopped: Daytona may be about to delete it then.
+pub(super) fn spared(sandbox: &Sandbox) -> Option<Step> {
+    let goes = sandbox.auto_delete_interval.is_some_and(|minutes| minutes.abs() < 1.0);
+    goes.then(|| Step::Adjust(sandbox.id.clone(), vec![Setting::AutoDelete(-1)]))
+}
+
 /// Labels that are not about whose it is.
 fn labels(spec: &Spec) -> BTreeMap<String, String> {
     let language = spec.language.clone().map(|language| (LANGUAGE_LABEL.to_owned(), language));
     spec.labels.clone().into_iter().chain(language).collect()
 }
 
-/// Until it is stopped, archived, deleted.
-fn intervals(spec: &Spec) -> [i32; 3] {
-    [
-        spec.auto_stop_minutes.unwrap_or(AUTO_STOP_MINUTES),
-        spec.auto_archive_minutes.unwrap_or(AUTO_ARCHIVE_MINUTES),
-        spec.auto_delete_minutes.unwrap_or(AUTO_DELETE_MINUTES),
-    ]
+/// Whether the sandbox is not to be stopped for idleness while the controller lives.
+#[must_use]
+pub fn is_kept_awake(lease: &SandboxLease) -> bool {
+    lease.spec.sandbox.as_ref().is_some_and(|spec| spec.auto_stop_minutes == Some(0))
+}
+
+/// Minutes until it is stopped, archived, deleted; `None`: left as they are. An adopted sandbox keeps what the lease does
+/// not speak of. None of what stops or deletes a sandbox that goes with its lease is longer than the lease.
+fn minutes(lease: &SandboxLease, spec: &Spec, intervals: &Intervals) -> [Option<i32>; 3] {
+    let or = |said: Option<i32>, usual: i32| if adopts(lease).is_some() { said } else { said.or(Some(usual)) };
+    let most = whole_minutes(lease, intervals.longest_lease).unwrap_or(i32::MAX);
+    let dead_man = i32::try_from(intervals.dead_man.as_secs() / 60).unwrap_or(i32::MAX).max(1);
+    let stop = or(spec.auto_stop_minutes, AUTO_STOP_MINUTES).map(|m| if m == 0 { dead_man } else { m }.min(most));
+    let delete =
+        match (lease.spec.suspend, lease.spec.reclaim_policy, or(spec.auto_delete_minutes, AUTO_DELETE_MINUTES)) {
+            (true, ..) => Some(-1),
+            (false, ReclaimPolicy::Delete, Some(minutes)) if most < i32::MAX && (minutes < 0 || minutes > most) => {
+                Some(most)
+            }
+            (false, _, minutes) => minutes,
+        };
+    [stop, or(spec.auto_archive_minutes, AUTO_ARCHIVE_MINUTES), delete]
 }
 
 /// Whole cores, or whole Gi, which the schema has looked at.
@@ -110,9 +127,11 @@ fn whole(quantity: &str) -> Option<i32> {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::plan::lease_seen::INTERVALS;
 
     fn lease(sandbox: &Value) -> SandboxLease {
         let spec = json!({ "sandbox": sandbox, "connection": { "target": "eu" } });
@@ -134,7 +153,7 @@ mod tests {
             "networkBlockAll": false, "networkAllowList": ["10.0.0.0/8", "192.168.1.0/24"],
             "autoStopMinutes": 5, "autoArchiveMinutes": 0, "autoDeleteMinutes": 0
         }));
-        let told = serde_json::to_value(wanted(&all)).unwrap();
+        let told = serde_json::to_value(wanted(&all, "sblease-u", &INTERVALS)).unwrap();
         assert_eq!(
             told,
             json!({
@@ -149,7 +168,7 @@ mod tests {
                 "autoStopInterval": 5, "autoArchiveInterval": 0, "autoDeleteInterval": 0
             })
         );
-        let nothing = serde_json::to_value(wanted(&lease(&json!({})))).unwrap();
+        let nothing = serde_json::to_value(wanted(&lease(&json!({})), "x", &INTERVALS)).unwrap();
         let names: Vec<&str> = nothing.as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(
             names,
@@ -165,7 +184,7 @@ mod tests {
             "id": "s", "labels": { "team": "a", "other": 1 },
             "autoStopInterval": 5, "autoArchiveInterval": 60, "autoDeleteInterval": 10080
         });
-        assert_eq!(drift(&lease, &seen(right)), []);
+        assert_eq!(drift(&lease, &seen(right), &INTERVALS), []);
         let wrong = json!({
             "id": "s", "labels": { "team": "b", "other": 1 },
             "autoStopInterval": 0, "autoArchiveInterval": 10080, "autoDeleteInterval": -1
@@ -173,8 +192,12 @@ mod tests {
         let labels = [("other".to_owned(), json!(1)), ("team".to_owned(), json!("a"))].into_iter().collect();
         let all =
             [Setting::AutoStop(5), Setting::AutoArchive(60), Setting::AutoDelete(10_080), Setting::Labels(labels)];
-        assert_eq!(drift(&lease, &seen(wrong)), all);
-        assert_eq!(drift(&lease, &seen(json!({ "id": "s", "labels": { "team": "a" } }))), [], "Daytona does not tell");
+        assert_eq!(drift(&lease, &seen(wrong), &INTERVALS), all);
+        assert_eq!(
+            drift(&lease, &seen(json!({ "id": "s", "labels": { "team": "a" } })), &INTERVALS),
+            [],
+            "Daytona does not tell"
+        );
     }
 
     #[test]
@@ -182,6 +205,44 @@ mod tests {
         let lease = lease(&json!({ "autoArchiveMinutes": 0, "autoDeleteMinutes": -1 }));
         let other =
             json!({ "id": "s", "autoStopInterval": 15, "autoArchiveInterval": 43200, "autoDeleteInterval": -7 });
-        assert_eq!(drift(&lease, &seen(other)), []);
+        assert_eq!(drift(&lease, &seen(other), &INTERVALS), []);
+    }
+
+    /// The intervals that a lease with this spec gives its sandbox.
+    fn asked(spec: Value) -> [Option<i32>; 3] {
+        let mut lease = SandboxLease::new("l", serde_json::from_value(spec).unwrap());
+        lease.metadata.creation_timestamp = Some(Time("2026-01-31T12:00:00Z".parse().unwrap()));
+        minutes(&lease, &lease.spec.sandbox.clone().unwrap_or_default(), &INTERVALS)
+    }
+
+    #[test]
+    fn a_sandbox_that_is_kept_awake_falls_asleep_when_the_controller_is_gone() {
+        assert_eq!(asked(json!({ "sandbox": { "autoStopMinutes": 0 } }))[0], Some(120));
+    }
+
+    #[test]
+    fn daytona_deletes_nothing_of_a_suspended_lease() {
+        assert_eq!(asked(json!({ "suspend": true, "sandbox": { "autoDeleteMinutes": 5 } }))[2], Some(-1));
+        assert_eq!(asked(json!({ "sandbox": { "autoDeleteMinutes": 5 } }))[2], Some(5));
+    }
+
+    #[test]
+    fn an_adopted_sandbox_keeps_what_its_lease_does_not_speak_of() {
+        let adopted = json!({ "reclaimPolicy": "Stop", "sandbox": { "adopt": { "id": "s" }, "autoStopMinutes": 7 } });
+        assert_eq!(asked(adopted), [Some(7), None, None]);
+    }
+
+    #[test]
+    fn no_limit_of_daytonas_own_is_longer_than_the_lease() {
+        let hour = json!({ "leaseDurationSeconds": 600 });
+        assert_eq!(asked(hour), [Some(10), Some(60), Some(10)]);
+        let never =
+            json!({ "leaseDurationSeconds": 600, "sandbox": { "autoStopMinutes": 0, "autoDeleteMinutes": -1 } });
+        assert_eq!(asked(never), [Some(10), Some(60), Some(10)]);
+        let kept = json!({ "leaseDurationSeconds": 600, "reclaimPolicy": "Stop" });
+        assert_eq!(asked(kept), [Some(10), Some(60), Some(10_080)], "what is kept is not deleted for its lease's end");
+        let at_once =
+            json!({ "leaseDurationSeconds": 600, "sandbox": { "autoStopMinutes": 5, "autoDeleteMinutes": 0 } });
+        assert_eq!(asked(at_once), [Some(5), Some(60), Some(0)]);
     }
 }

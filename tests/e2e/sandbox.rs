@@ -4,21 +4,7 @@ use dev::faults::Rule;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::world::{KEY, World, condition, lease};
-
-fn with_sandbox(name: &str, sandbox: &Value) -> String {
-    let mut manifest: Value = serde_json::from_str(&lease(name)).unwrap();
-    manifest["spec"]["sandbox"] = sandbox.clone();
-    manifest.to_string()
-}
-
-/// Asks the local Daytona as somebody else would.
-async fn ask(world: &World, method: Method, path: &str, body: &Value) -> Value {
-    let url = format!("{}/sandbox{path}", world.daytona.base_url());
-    let call = reqwest::Client::new().request(method, url).bearer_auth(KEY).json(body);
-    let answer = call.send().await.unwrap().error_for_status().unwrap();
-    answer.json().await.unwrap_or_default()
-}
+use crate::world::{World, condition, lease_with};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_is_made_as_its_lease_says() {
@@ -29,10 +15,10 @@ async fn a_sandbox_is_made_as_its_lease_says() {
         "networkBlockAll": false, "networkAllowList": ["10.0.0.0/8"],
         "autoStopMinutes": 5, "autoArchiveMinutes": 30, "autoDeleteMinutes": -1
     });
-    world.apply(&with_sandbox("l", &asked)).await.unwrap();
+    world.apply(&lease_with("l", &json!({ "sandbox": &asked }))).await.unwrap();
     let ready = world.until_ready("l").await;
     let id = ready["status"]["sandbox"]["id"].as_str().unwrap();
-    let made = ask(&world, Method::GET, &format!("/{id}"), &Value::Null).await;
+    let made = world.ask(Method::GET, &format!("/{id}"), &Value::Null).await;
     for (field, value) in [
         ("cpu", json!(2)),
         ("memory", json!(4)),
@@ -60,20 +46,23 @@ async fn a_sandbox_is_made_as_its_lease_says() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_may_be_changed_is_changed_and_what_drifts_is_set_again_once() {
     let world = World::start("sandbox-drift").await;
-    world.apply(&with_sandbox("l", &json!({ "labels": { "team": "a" } }))).await.unwrap();
+    world.apply(&lease_with("l", &json!({ "sandbox": { "labels": { "team": "a" } } }))).await.unwrap();
     let ready = world.until_ready("l").await;
     let id = ready["status"]["sandbox"]["id"].as_str().unwrap().to_owned();
     let uid = ready["metadata"]["uid"].as_str().unwrap();
-    world.apply(&with_sandbox("l", &json!({ "labels": { "team": "b" }, "autoStopMinutes": 7 }))).await.unwrap();
+    world
+        .apply(&lease_with("l", &json!({ "sandbox": { "labels": { "team": "b" }, "autoStopMinutes": 7 } })))
+        .await
+        .unwrap();
     let told = |minutes: i64| move |l: &Value| l["status"]["sandbox"]["autoStopMinutes"] == minutes;
     world.until("sandboxlease", "l", "what was changed is set", told(7)).await;
     // Somebody else's doing.
-    ask(&world, Method::POST, &format!("/{id}/autostop/99"), &Value::Null).await;
+    world.ask(Method::POST, &format!("/{id}/autostop/99"), &Value::Null).await;
     let theirs = json!({ "labels": { "theirs": "x", "team": "c", "daytona-controller.dev/lease-uid": uid } });
-    ask(&world, Method::PUT, &format!("/{id}/labels"), &theirs).await;
+    world.ask(Method::PUT, &format!("/{id}/labels"), &theirs).await;
     world
         .eventually("what has drifted is set again", async || {
-            let seen = ask(&world, Method::GET, &format!("/{id}"), &Value::Null).await;
+            let seen = world.ask(Method::GET, &format!("/{id}"), &Value::Null).await;
             let labels = &seen["labels"];
             (&seen["autoStopInterval"], &labels["team"], &labels["theirs"]) == (&json!(7), &json!("b"), &json!("x"))
         })
@@ -88,8 +77,11 @@ async fn what_may_be_changed_is_changed_and_what_drifts_is_set_again_once() {
     // What cannot be set is tried again at each look, and the lease is ready all the same.
     let refused = Rule::on("POST", "/api/sandbox/[^/]+/autostop/8").answer(503, "");
     let refused = world.daytona.add_rule(refused).await.unwrap();
-    ask(&world, Method::POST, &format!("/{id}/autodelete/1"), &Value::Null).await;
-    world.apply(&with_sandbox("l", &json!({ "labels": { "team": "b" }, "autoStopMinutes": 8 }))).await.unwrap();
+    world.ask(Method::POST, &format!("/{id}/autodelete/1"), &Value::Null).await;
+    world
+        .apply(&lease_with("l", &json!({ "sandbox": { "labels": { "team": "b" }, "autoStopMinutes": 8 } })))
+        .await
+        .unwrap();
     world.eventually("it is tried again", async || world.daytona.fired(refused).await.unwrap() >= 2).await;
     let lease = world
         .until("sandboxlease", "l", "the others are set", |l| l["status"]["sandbox"]["autoDeleteMinutes"] == 10_080);

@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 
 use crate::world::{PLANE, command, lease};
 
-async fn namespace(name: &str) -> Kubectl {
+pub(crate) async fn namespace(name: &str) -> Kubectl {
     let kubectl = PLANE.kubectl(Some(name));
     kubectl.run(&["create", "namespace", name]).await.unwrap();
     kubectl
 }
 
-async fn apply(kubectl: &Kubectl, manifest: &Value) -> Result<String, String> {
+pub(crate) async fn apply(kubectl: &Kubectl, manifest: &Value) -> Result<String, String> {
     let applied = kubectl.run_with_input(&["apply", "-f", "-"], &manifest.to_string()).await;
     applied.map(|o| o.stderr).map_err(|e| e.to_string())
 }
 
-fn with(manifest: &str, name: &str, pointer: &str, value: Value) -> Value {
+pub(crate) fn with(manifest: &str, name: &str, pointer: &str, value: Value) -> Value {
     let mut manifest: Value = serde_json::from_str(manifest).unwrap();
     manifest["metadata"]["name"] = name.into();
     let (parent, key) = pointer.rsplit_once('/').unwrap();
@@ -34,9 +34,9 @@ fn with(manifest: &str, name: &str, pointer: &str, value: Value) -> Value {
 static CASES: AtomicU32 = AtomicU32::new(0);
 
 /// What is set where, and a part of the refusal (nothing: it is accepted).
-type Case = (&'static str, Value, Option<&'static str>);
+pub(crate) type Case = (&'static str, Value, Option<&'static str>);
 
-async fn try_all(kubectl: &Kubectl, manifest: &str, cases: Vec<Case>) {
+pub(crate) async fn try_all(kubectl: &Kubectl, manifest: &str, cases: Vec<Case>) {
     for (pointer, value, refusal) in cases {
         let number = CASES.fetch_add(1, Ordering::Relaxed);
         let manifest = with(manifest, &format!("case-{number}"), pointer, value.clone());
@@ -51,105 +51,6 @@ async fn try_all(kubectl: &Kubectl, manifest: &str, cases: Vec<Case>) {
 }
 
 #[allow(clippy::too_many_lines, reason = "a table")]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lease_is_refused_where_it_can_be_seen_to_be_wrong() {
-    let kubectl = namespace("schema-leases").await;
-    let url = "/spec/connection/apiURL";
-    let secret = "/spec/connection/apiKeySecretRef";
-    let cases: Vec<Case> = vec![
-        ("/spec", Value::Null, Some("spec: Required value")),
-        ("/spec", json!({}), None),
-        ("/spec", json!({ "useSessions": true }), None),
-        ("/spec", json!({ "maxParallelCommands": 64 }), None),
-        ("/spec", json!({ "maxParallelCommands": 0 }), Some("should be greater than or equal to 1")),
-        ("/spec", json!({ "maxParallelCommands": 65 }), Some("should be less than or equal to 64")),
-        ("/spec/maxParallelCommands", json!(2), Some("maxParallelCommands needs useSessions: false")),
-        ("/spec/useSessions", json!("yes"), Some("must be of type boolean")),
-        ("/spec/surprise", json!(1), Some("unknown field \"spec.surprise\"")),
-        (url, json!("https://daytona.example/api"), None),
-        (url, json!("http://127.0.0.1:3000/api"), None),
-        (url, json!("http://[::1]:3000/api"), None),
-        (url, json!("http://daytona.example/api"), Some("apiURL must be an https URL")),
-        (url, json!("http://127.0.0.1.example/api"), Some("apiURL must be an https URL")),
-        (url, json!("ftp://daytona.example"), Some("apiURL must be an https URL")),
-        (url, json!("daytona.example"), Some("apiURL must be an https URL")),
-        (url, json!(""), Some("should be at least 1 chars long")),
-        (url, json!(format!("https://daytona.example/{}", "x".repeat(500))), Some("may not be more than 512")),
-        (url, json!("https://me:secret@daytona.example"), Some("must not carry credentials")),
-        (url, json!("https://daytona.example/?key=1"), Some("must not carry credentials, a query")),
-        (url, json!("https://daytona.example/#x"), Some("must not carry credentials, a query or a fragment")),
-        ("/spec/connection", json!({ "apiURL": "https://daytona.example/api" }), Some("apiURL needs apiKeySecretRef")),
-        (secret, json!({}), Some("apiKeySecretRef.name: Required value")),
-        (secret, json!({ "name": "" }), Some("should be at least 1 chars long")),
-        (secret, json!({ "name": "../x" }), Some("should match")),
-        (secret, json!({ "name": "x".repeat(253) }), None),
-        (secret, json!({ "name": "x".repeat(254) }), Some("may not be more than 253")),
-        (secret, json!({ "name": "d", "key": "a/b" }), Some("should match")),
-        (secret, json!({ "name": "d", "key": "other" }), None),
-        ("/spec/sandbox", json!({ "snapshot": "daytonaio/sandbox:0.6.0" }), None),
-        ("/spec/sandbox", json!({ "snapshot": "" }), Some("should be at least 1 chars long")),
-        ("/spec/sandbox", json!({ "snapshot": "two words" }), Some("should match")),
-        ("/spec/reclaimPolicy", json!("Delete"), None),
-        ("/spec/reclaimPolicy", json!("Keep"), Some("Unsupported value: \"Keep\"")),
-    ];
-    try_all(&kubectl, &lease("x"), cases).await;
-}
-
-#[allow(clippy::too_many_lines, reason = "a table")]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_sandbox_is_refused_where_it_can_be_seen_to_be_wrong() {
-    let kubectl = namespace("schema-sandboxes").await;
-    let of = |resources: Value| json!({ "image": "debian:12.9", "resources": resources });
-    let volume = |path: &str| json!({ "volumes": [{ "volumeID": "v", "mountPath": path }] });
-    let labels = |name: &str| json!({ "labels": { name: "x" } });
-    let cases: Vec<(Value, Option<&str>)> = vec![
-        (json!({}), None),
-        (json!({ "image": "debian:12.9" }), None),
-        (json!({ "image": "debian:12.9\nRUN rm -rf /" }), Some("should match")),
-        (json!({ "image": "debian:12.9", "snapshot": "s" }), Some("set snapshot or image, not both")),
-        (of(json!({ "cpu": "2", "memory": "4Gi", "disk": "10Gi" })), None),
-        (json!({ "resources": { "cpu": "2" } }), Some("resources need image")),
-        (json!({ "snapshot": "s", "resources": { "cpu": "2" } }), Some("resources need image")),
-        (of(json!({ "cpu": "500m" })), Some("should match")),
-        (of(json!({ "cpu": "0" })), Some("should match")),
-        (of(json!({ "cpu": 2 })), Some("must be of type string")),
-        (of(json!({ "memory": "4096Mi" })), Some("should match")),
-        (of(json!({ "memory": "1.5Gi" })), Some("should match")),
-        (of(json!({ "gpu": 1 })), Some("set autoDeleteMinutes: 0")),
-        (
-            json!({
-                "image": "i", "resources": { "gpu": 1 }, "autoDeleteMinutes": 0, "autoStopMinutes": 10
-            }),
-            None,
-        ),
-        (json!({ "autoDeleteMinutes": 0 }), Some("say after how many idle minutes")),
-        (json!({ "autoDeleteMinutes": 0, "autoStopMinutes": 5 }), None),
-        (json!({ "autoDeleteMinutes": -1 }), None),
-        (json!({ "autoDeleteMinutes": -2 }), Some("should be greater than or equal to -1")),
-        (json!({ "autoStopMinutes": 0 }), Some("should be greater than or equal to 1")),
-        (json!({ "autoArchiveMinutes": 43_200 }), None),
-        (json!({ "autoArchiveMinutes": 43_201 }), Some("should be less than or equal to 43200")),
-        (json!({ "language": "python", "user": "root", "public": false, "networkBlockAll": true }), None),
-        (json!({ "user": "two words" }), Some("should match")),
-        (labels("team"), None),
-        (labels("daytona-controller.dev/lease-uid"), Some("they tell whose the sandbox is")),
-        (labels("code-toolbox-language"), Some("set language")),
-        (json!({ "labels": { "team": "x".repeat(257) } }), Some("may not be more than 256")),
-        (volume("/data/a"), None),
-        (volume("data"), Some("should match")),
-        (volume("/data/../etc"), Some("absolute path without . and ..")),
-        (
-            json!({ "volumes": [{ "volumeID": "v", "mountPath": "/a" }, { "volumeID": "w", "mountPath": "/a" }] }),
-            Some("two volumes have the same mountPath"),
-        ),
-        (json!({ "networkAllowList": ["10.0.0.0/8", "192.168.1.0/24"] }), None),
-        (json!({ "networkAllowList": ["10.0.0.1000/8"] }), Some("must be an IPv4 network")),
-        (json!({ "networkAllowList": ["2001:db8::/32"] }), Some("must be an IPv4 network")),
-    ];
-    let cases = cases.into_iter().map(|(sandbox, refusal)| ("/spec/sandbox", sandbox, refusal)).collect();
-    try_all(&kubectl, &lease("x"), cases).await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_is_refused_where_it_can_be_seen_to_be_wrong() {
     let kubectl = namespace("schema-commands").await;
@@ -269,7 +170,10 @@ async fn what_is_immutable_stays() {
         ("/spec/sandbox/user", json!("root"), "sandbox.user is immutable"),
         ("/spec/sandbox/volumes", json!([{ "volumeID": "v", "mountPath": "/v" }]), "sandbox.volumes is immutable"),
         ("/spec/sandbox/networkBlockAll", json!(true), "sandbox.networkBlockAll is immutable"),
+        ("/spec/sandbox/reuseKey", json!("cache"), "sandbox.reuseKey is immutable"),
+        ("/spec/sandbox/adopt", json!({ "id": "box" }), "sandbox.adopt is immutable"),
         ("/spec/connection/target", json!("eu"), "connection.target is immutable"),
+        ("/spec/connection/organizationID", json!("org"), "connection.organizationID is immutable"),
         ("/spec/connection/apiURL", json!("https://daytona.example/api"), "connection.apiURL is immutable"),
     ] {
         let error = apply(&kubectl, &with(&text, "l", pointer, value)).await.unwrap_err();
@@ -277,6 +181,16 @@ async fn what_is_immutable_stays() {
     }
     let other_key = json!({ "name": "another" });
     apply(&kubectl, &with(&text, "l", "/spec/connection/apiKeySecretRef", other_key)).await.unwrap();
+
+    for (pointer, value) in [
+        ("/spec/reclaimPolicy", json!("Retain")),
+        ("/spec/suspend", json!(true)),
+        ("/spec/leaseDurationSeconds", json!(60)),
+        ("/spec/renewTime", json!("2026-01-31T12:00:00Z")),
+        ("/spec/onSessionLost", json!("Continue")),
+    ] {
+        apply(&kubectl, &with(&text, "l", pointer, value)).await.unwrap();
+    }
 
     let text = command("c", "l", "true");
     apply(&kubectl, &serde_json::from_str(&text).unwrap()).await.unwrap();

@@ -19,6 +19,7 @@ use dev::{
     supervise::{self, Supervised},
     wait,
 };
+use reqwest::Method;
 use serde_json::{Value, json};
 
 /// How long anything may take that should happen. Generous: the machine may be busy with other tests.
@@ -244,6 +245,14 @@ impl World {
         self.daytona.count(route).await.unwrap()
     }
 
+    /// Asks the local Daytona about its sandboxes as somebody else would.
+    pub(crate) async fn ask(&self, method: Method, path: &str, body: &Value) -> Value {
+        let url = format!("{}/sandbox{path}", self.daytona.base_url());
+        let call = reqwest::Client::new().request(method, url).bearer_auth(KEY).json(body);
+        let answer = call.send().await.unwrap().error_for_status().unwrap();
+        answer.json().await.unwrap_or_default()
+    }
+
     /// What the controller has logged.
     pub(crate) fn logged(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
@@ -296,6 +305,15 @@ pub(crate) fn lease(name: &str) -> String {
         "spec": { "connection": { "apiKeySecretRef": { "name": "daytona" } }, "useSessions": true },
     })
     .to_string()
+}
+
+/// Manifest of a lease with these fields in its spec besides.
+pub(crate) fn lease_with(name: &str, fields: &Value) -> String {
+    let mut manifest: Value = serde_json::from_str(&lease(name)).unwrap();
+    for (field, value) in fields.as_object().unwrap() {
+        manifest["spec"][field] = value.clone();
+    }
+    manifest.to_string()
 }
 
 /// Manifest of a lease without sessions, in which so many commands may run at once.

@@ -22,6 +22,8 @@ pub(super) struct Examples {
     pub(super) secret: (String, String),
     /// How each command shall end.
     pub(super) expected: Vec<Expected>,
+    /// How many sandboxes shall be left behind, stopped, when everything is deleted.
+    pub(super) kept: usize,
 }
 
 /// How a command shall end; what is absent may be anything.
@@ -99,8 +101,16 @@ impl Examples {
                 .filter_map(|(path, _)| Some(format!("examples/{}", path.file_name()?.to_str()?)))
                 .collect(),
             expected,
+            kept: all().filter(|object| is(object, "SandboxLease") && is_kept(object)).count(),
         })
     }
+}
+
+/// Whether a lease makes a sandbox, and leaves it behind.
+fn is_kept(lease: &Value) -> bool {
+    let policy = text(lease, "/spec/reclaimPolicy");
+    let suspended = lease.pointer("/spec/suspend").and_then(Value::as_bool);
+    policy.is_some_and(|policy| policy != "Delete") && suspended != Some(true)
 }
 
 fn objects(path: &Path) -> Result<Vec<Value>, Error> {

@@ -49,17 +49,23 @@ fn compare(expected: &Expected, command: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Proves after the deletion that neither an object nor a sandbox, a session or a process is left.
-pub(super) async fn nothing_left(stage: &Stage) -> Result<(), Error> {
+/// On a sandbox that its lease has left behind.
+const RELEASED: &str = "daytona-controller.dev/released-by";
+
+/// Proves after the deletion that neither an object nor a session, a process or a sandbox is left, but for those that
+/// are to be kept.
+pub(super) async fn nothing_left(stage: &Stage, examples: &Examples) -> Result<(), Error> {
     let objects = stage.kubectl().get(&["get", "sbcmd,sblease", "-o", "name"]).await?;
     let sandboxes = stage.daytona.state().await?.sandboxes;
+    let kept =
+        sandboxes.iter().filter(|sandbox| sandbox.labels.contains_key(RELEASED) && sandbox.state == "stopped").count();
     let calls = stage.daytona.calls().await?;
     let sessions: usize = sandboxes.iter().map(|sandbox| sandbox.sessions.len()).sum();
     let processes = processes_in(&stage.sandboxes());
     println!("\nProof that nothing is left:");
     let counts = [
         ("objects in Kubernetes", objects.lines().count()),
-        ("sandboxes", sandboxes.len()),
+        ("sandboxes", sandboxes.len() - kept),
         ("sessions", sessions),
         ("processes in sandboxes", processes),
     ];
@@ -69,6 +75,10 @@ pub(super) async fn nothing_left(stage: &Stage) -> Result<(), Error> {
         if count > 0 {
             differences.push(format!("{count} {what} left"));
         }
+    }
+    println!("  sandboxes kept, stopped, as their leases say: {kept}");
+    if kept != examples.kept {
+        differences.push(format!("{kept} sandboxes are kept, expected {}", examples.kept));
     }
     println!("  The last calls that Daytona saw:");
     for call in calls.iter().filter(|call| call.method == "DELETE") {

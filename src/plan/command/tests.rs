@@ -9,6 +9,7 @@ use crate::{
     shell::{How, Output, Outputs},
 };
 
+mod ending;
 mod starting;
 
 const BOUND: &str = "lease-uid";
@@ -59,7 +60,13 @@ fn up(session: &str, epoch: u64) -> Sandbox {
 }
 
 fn present(sandbox: Sandbox) -> Lease {
-    Lease::Present { uid: BOUND.to_owned(), sandbox, reason: "Ready".to_owned(), message: "yes".to_owned() }
+    Lease::Present {
+        uid: BOUND.to_owned(),
+        sandbox,
+        reason: "Ready".to_owned(),
+        message: "yes".to_owned(),
+        suspended: None,
+    }
 }
 
 fn terminating(sandbox: Sandbox) -> Lease {
@@ -72,6 +79,7 @@ fn seen(lease: Lease) -> Observed {
         turn: Turn { ahead: 0, now: true },
         inputs: Inputs::Ready { secrets: None },
         sent: Sent::default(),
+        lost: None,
     }
 }
 
@@ -286,6 +294,7 @@ fn a_sandbox_that_is_gone_is_the_end() {
         sandbox: up("x", 1),
         reason: String::new(),
         message: String::new(),
+        suspended: None,
     };
     ends(&decide(&running(), &seen(other.clone()), at(5)), Reason::LeaseEnded, None);
     ends(&decide(&running(), &seen(terminating(Sandbox::Down)), at(5)), Reason::LeaseEnded, None);

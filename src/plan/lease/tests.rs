@@ -2,7 +2,7 @@
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
-use super::*;
+use super::{super::lease_seen::INTERVALS, *};
 use crate::{
     api::{
         CommandGauges, ConnectionStatus, SandboxLeaseSpec, SandboxLeaseStatus, SandboxStatus, SessionStatus, condition,
@@ -10,12 +10,7 @@ use crate::{
     daytona::{Class, Error, Setting},
 };
 
-const INTERVALS: Intervals = Intervals {
-    idle: Duration::from_mins(1),
-    busy: Duration::from_secs(1),
-    absence: Duration::from_secs(10),
-    drain: Duration::from_mins(1),
-};
+mod ending;
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + seconds).unwrap()
@@ -92,10 +87,14 @@ fn seen(remote: Remote) -> Observed {
         credentials: usable(),
         remote,
         session: Session::NotAsked,
+        name: "sblease-uid".to_owned(),
+        now: at(0),
         needed: false,
         running: 0,
         since: zero,
         leaving: zero,
+        kept_awake: None,
+        recovered: false,
     }
 }
 
@@ -223,7 +222,7 @@ fn not_knowing_decides_nothing() {
 fn what_is_not_ours_is_left_alone() {
     let observed = seen(Remote::Foreign(foreign()));
     stalls(&lease(Intended), &observed, "NameConflict");
-    stalls(&lease(SessionLives), &observed, "NameConflict");
+    stalls(&lease(SessionLives), &observed, "OwnershipConflict");
     assert_eq!(step(&deleted(Intended), &observed), Step::Rest, "labels may lag");
     assert_eq!(step(&deleted(Intended), &for_long(10, observed.clone())), Step::RemoveFinalizer, "ours was never made");
     assert_eq!(step(&deleted(SessionLives), &for_long(10, observed.clone())), Step::Rest);

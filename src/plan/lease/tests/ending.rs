@@ -1,0 +1,215 @@
+//! Leases that are suspended, expire, leave their sandbox behind, or take one over.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::sandbox_label as label;
+
+/// A lease of this stage with these fields of its spec besides.
+fn with_spec(stage: Stage, fields: &Value) -> SandboxLease {
+    let mut lease = lease(stage);
+    let mut spec = serde_json::to_value(&lease.spec).unwrap();
+    for (name, value) in fields.as_object().unwrap() {
+        spec[name] = value.clone();
+    }
+    lease.spec = serde_json::from_value(spec).unwrap();
+    lease.metadata.creation_timestamp = Some(Time(at(0)));
+    lease
+}
+
+fn suspended(stage: Stage) -> SandboxLease {
+    with_spec(stage, &json!({ "suspend": true }))
+}
+
+fn ends(stage: Stage, policy: &str) -> SandboxLease {
+    let lease = with_spec(stage, &json!({ "reclaimPolicy": policy }));
+    SandboxLease { metadata: deleted(stage).metadata, ..lease }
+}
+
+/// A sandbox in this state with these fields besides.
+fn seen_with(state: &str, fields: &Value) -> Observed {
+    let mut sandbox = json!({
+        "id": "box", "name": "sblease-uid", "state": state, "autoDeleteInterval": -1,
+        "labels": { "daytona-controller.dev/lease-uid": "uid" },
+    });
+    for (name, value) in fields.as_object().unwrap() {
+        sandbox[name] = value.clone();
+    }
+    let sandbox: Sandbox = serde_json::from_value(sandbox).unwrap();
+    let ours = sandbox.label(label::LEASE_UID) == Some("uid");
+    seen(if ours { Remote::Present(sandbox) } else { Remote::Foreign(sandbox) })
+}
+
+fn box_(state: &str) -> Observed {
+    seen_with(state, &json!({}))
+}
+
+fn is_ready(lease: &SandboxLease, observed: &Observed, reason: &str) {
+    assert_eq!(ready(lease, observed), ("True".to_owned(), reason.to_owned(), Vec::new()));
+}
+
+#[test]
+fn a_lease_that_is_created_suspended_makes_nothing() {
+    for stage in [Finalizer, Intended] {
+        is_ready(&suspended(stage), &absent(100), "Suspended");
+        assert_eq!(step(&suspended(stage), &absent(100)), Step::Rest);
+    }
+}
+
+#[test]
+fn a_suspended_lease_ends_its_session_then_stops_its_sandbox() {
+    let lease = suspended(SessionLives);
+    let running = Observed { running: 1, session: Session::Serving, ..box_("started") };
+    assert_eq!(step(&lease, &running), Step::Rest);
+    waits(&lease, &running, "Suspended");
+    let cut_off = Observed { running: 1, session: Session::Listed, ..box_("started") };
+    assert_eq!(step(&lease, &cut_off), Step::ResumeSession, "who sees them to their end needs a way in");
+    let idle = |session| Observed { session, ..box_("started") };
+    assert_eq!(step(&lease, &idle(Session::Listed)), Step::DeleteSession);
+    assert_eq!(step(&lease, &idle(Session::Absent)), Step::Record);
+    assert_eq!(told(&lease, &idle(Session::Absent)).session, None);
+    let created = suspended(Created);
+    assert_eq!(step(&created, &box_("started")), Step::StopSandbox("box".to_owned()));
+    waits(&created, &box_("stopping"), "Suspended");
+    is_ready(&created, &box_("stopped"), "Suspended");
+    let needed = Observed { needed: true, ..box_("stopped") };
+    assert_eq!(step(&created, &needed), Step::Rest, "nothing wakes it");
+}
+
+#[test]
+fn daytona_does_not_delete_what_is_suspended() {
+    let goes = seen_with("started", &json!({ "autoDeleteInterval": 0 }));
+    let never = Step::Adjust("box".to_owned(), vec![Setting::AutoDelete(-1)]);
+    assert_eq!(step(&suspended(Created), &goes), never, "stopping it would delete it");
+    assert_eq!(step(&suspended(Created), &seen_with("stopped", &json!({ "autoDeleteInterval": 60 }))), never);
+}
+
+#[test]
+fn after_a_suspension_it_is_started_with_a_session_that_never_was() {
+    let mut lease = lease(Created);
+    lease.status.as_mut().unwrap().last_generation = Some(3);
+    assert_eq!(step(&lease, &box_("stopped")), Step::StartSandbox("box".to_owned()));
+    let session = told(&lease, &box_("started")).session.unwrap();
+    assert_eq!((session.id.as_str(), session.generation), ("uid-4", 4));
+}
+
+#[test]
+fn an_expired_lease_lets_go_and_stays_so() {
+    let expires = |stage| with_spec(stage, &json!({ "leaseDurationSeconds": 60 }));
+    let when = |seconds, observed: Observed| Observed { now: at(seconds), ..observed };
+    let plan = decide(&expires(SessionLives), &when(50, with(Session::Serving)), &INTERVALS);
+    assert_eq!((plan.step, plan.again), (Step::Rest, Duration::from_secs(10)), "it is looked at when it expires");
+    let over = when(60, with(Session::Listed));
+    assert_eq!(step(&expires(SessionLives), &over), Step::DeleteSession);
+    waits(&expires(SessionLives), &over, "Expired");
+    assert_eq!(step(&expires(Created), &when(60, box_("started"))), Step::DeleteSandbox("box".to_owned()));
+    assert_eq!(step(&expires(Created), &when(60, absent(0))), Step::RemoveFinalizer);
+    let status = told(&expires(New), &when(60, absent(0)));
+    assert_eq!(status.expired_time, Some(Time(at(60))));
+    stalls(&expires(New), &when(60, absent(0)), "Expired");
+
+    let mut renewed = with_spec(New, &json!({ "leaseDurationSeconds": 60, "renewTime": at(1000).to_string() }));
+    assert_eq!(step(&renewed, &when(1001, absent(0))), Step::AddFinalizer, "renewed in time");
+    renewed.status = Some(status);
+    stalls(&renewed, &when(1001, absent(0)), "Expired");
+}
+
+#[test]
+fn what_is_kept_is_brought_into_the_state_that_is_asked_for() {
+    let box_id = || "box".to_owned();
+    for policy in ["Stop", "Archive"] {
+        assert_eq!(step(&ends(Created, policy), &box_("started")), Step::StopSandbox(box_id()));
+        let failed = ready(&ends(Created, policy), &box_("error"));
+        assert_eq!(
+            (step(&ends(Created, policy), &box_("error")), failed.2.contains(&"CleanupBlocked".to_owned())),
+            (Step::Rest, true)
+        );
+        assert_eq!(step(&ends(SessionLives, policy), &box_("stopping")), Step::Rest);
+    }
+    assert_eq!(step(&ends(Created, "Archive"), &box_("stopped")), Step::ArchiveSandbox(box_id()));
+    assert_eq!(step(&ends(Created, "Archive"), &box_("archiving")), Step::Rest);
+    for (policy, state) in
+        [("Stop", "stopped"), ("Stop", "archived"), ("Archive", "archived"), ("Retain", "started"), ("Retain", "error")]
+    {
+        let Step::Adjust(_, settings) = step(&ends(Created, policy), &box_(state)) else { panic!("{policy} {state}") };
+        let [Setting::Labels(labels)] = &settings[..] else { panic!("{settings:?}") };
+        assert_eq!((labels.get(label::LEASE_UID), labels[label::RELEASED_BY].as_str()), (None, Some("uid")));
+    }
+    let Step::Adjust(_, settings) =
+        step(&ends(Created, "Retain"), &seen_with("stopped", &json!({ "autoDeleteInterval": 5 })))
+    else {
+        panic!("Daytona would delete it")
+    };
+    assert_eq!((settings.len(), &settings[0]), (2, &Setting::AutoDelete(-1)));
+}
+
+#[test]
+fn a_session_is_deleted_whatever_becomes_of_the_sandbox() {
+    for policy in ["Delete", "Stop", "Archive", "Retain"] {
+        assert_eq!(
+            step(&ends(SessionLives, policy), &Observed { session: Session::Listed, ..box_("started") }),
+            Step::DeleteSession
+        );
+    }
+}
+
+#[test]
+fn what_was_handed_over_is_let_go() {
+    let released = seen_with("stopped", &json!({ "labels": { label::RELEASED_BY: "uid" } }));
+    let taken = seen_with("started", &json!({ "labels": { label::LEASE_UID: "another" } }));
+    assert_eq!(step(&ends(Created, "Stop"), &released), Step::RemoveFinalizer);
+    assert_eq!(step(&ends(Created, "Delete"), &released), Step::RemoveFinalizer, "it was changed after that");
+    assert_eq!(step(&ends(Created, "Stop"), &taken), Step::RemoveFinalizer);
+    assert_eq!(step(&ends(Created, "Delete"), &taken), Step::Rest);
+    assert!(ready(&ends(Created, "Delete"), &taken).2.contains(&"CleanupBlocked".to_owned()));
+}
+
+#[test]
+fn an_adopted_sandbox_is_claimed_before_it_is_used_and_never_made_or_deleted() {
+    let adopts = |stage| with_spec(stage, &json!({ "sandbox": { "adopt": { "id": "box" } } }));
+    stalls(&adopts(Finalizer), &absent(0), "SandboxLost");
+    let free = seen_with("stopped", &json!({ "labels": { "team": "a" } }));
+    assert_eq!(step(&adopts(Finalizer), &free), Step::Record);
+    assert!(matches!(step(&adopts(Intended), &free), Step::Claim(..)));
+    let leased = seen_with("stopped", &json!({ "labels": { label::LEASE_UID: "another" } }));
+    stalls(&adopts(Finalizer), &leased, "OwnershipConflict");
+    stalls(&adopts(Created), &leased, "OwnershipConflict");
+    let mut gone = adopts(Created);
+    gone.metadata = deleted(Created).metadata;
+    assert!(matches!(step(&gone, &box_("stopped")), Step::Adjust(..)), "whatever its reclaimPolicy");
+}
+
+#[test]
+fn an_error_that_daytona_can_recover_from_is_recovered_once() {
+    let failed = seen_with("error", &json!({ "recoverable": true }));
+    assert_eq!(step(&lease(SessionLives), &failed), Step::RecoverSandbox("box".to_owned()));
+    stalls(&lease(SessionLives), &Observed { recovered: true, ..failed }, "SandboxError");
+}
+
+#[test]
+fn what_daytona_never_ends_changing_is_told() {
+    waits(&lease(Created), &for_long(60, box_("creating")), "Provisioning");
+    stalls(&lease(Created), &for_long(1800, box_("creating")), "SandboxError");
+    let (_, reason, abnormal) = ready(&deleted(Created), &for_long(1800, box_("destroying")));
+    assert!(reason == "Deleting" && abnormal.contains(&"CleanupBlocked".to_owned()));
+}
+
+#[test]
+fn a_sandbox_that_is_not_to_sleep_is_kept_awake() {
+    let lease = with_spec(SessionLives, &json!({ "sandbox": { "autoStopMinutes": 0, "autoDeleteMinutes": -1 } }));
+    let serves = |kept_awake| Observed {
+        session: Session::Serving,
+        kept_awake,
+        ..seen_with("started", &json!({ "autoStopInterval": 120, "autoArchiveInterval": 60 }))
+    };
+    assert_eq!(step(&lease, &serves(None)), Step::KeepAwake("box".to_owned()));
+    assert_eq!(step(&lease, &serves(Some(Duration::from_mins(39)))), Step::Rest);
+    assert_eq!(step(&lease, &serves(Some(Duration::from_mins(40)))), Step::KeepAwake("box".to_owned()));
+}
+
+#[test]
+fn a_sandbox_of_another_organisation_is_not_used() {
+    let connection = json!({ "apiKeySecretRef": { "name": "k" }, "organizationID": "mine" });
+    let lease = with_spec(Created, &json!({ "connection": connection }));
+    stalls(&lease, &seen_with("started", &json!({ "organizationId": "theirs" })), "CredentialMismatch");
+}

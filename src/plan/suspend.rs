@@ -1,0 +1,90 @@
+//! A lease is suspended: what runs is brought to its end, the session is deleted, the sandbox stopped.
+
+use std::time::Duration;
+
+use super::{
+    lease_seen::{Intervals, Observed, Session, Step, pace},
+    lease_status::{Told, failure, stuck},
+    sandbox::spared,
+};
+use crate::{
+    api::{LeaseReason as Reason, SandboxLease, SuspendPolicy},
+    daytona::{Sandbox, State},
+};
+
+/// Decides what to do next about the sandbox of a lease that is to be suspended.
+pub(super) fn suspend(
+    sandbox: &Sandbox,
+    lease: &SandboxLease,
+    observed: &Observed,
+    intervals: &Intervals,
+    told: &mut Told,
+) -> (Step, Duration) {
+    let (id, word) = (&sandbox.id, sandbox.state.as_str());
+    let wait = pace(observed, intervals);
+    match &sandbox.state {
+        State::Started => suspend_running(sandbox, lease, observed, intervals, told),
+        State::Stopped | State::Archived | State::Paused => {
+            told.session_gone();
+            told.ready(Reason::Suspended, &format!("the lease is suspended and the sandbox {word}; nothing wakes it"));
+            (Step::Rest, intervals.idle)
+        }
+        State::Changing(_) if observed.since >= intervals.stuck => {
+            told.failed(Reason::SandboxError, &stuck(sandbox, intervals));
+            (Step::Rest, wait)
+        }
+        State::Changing(_) | State::Unheard(_) => {
+            told.waiting(Reason::Suspended, &format!("suspending; the sandbox is {word}"));
+            (Step::Rest, wait)
+        }
+        State::Failed(_) => {
+            told.failed(Reason::SandboxError, &failure(sandbox));
+            (Step::Rest, wait.max(intervals.absence))
+        }
+        State::Destroyed(_) => {
+            told.failed(Reason::SandboxLost, &format!("somebody deleted sandbox {id}; its data is gone"));
+            (Step::Rest, intervals.idle)
+        }
+    }
+}
+
+fn suspend_running(
+    sandbox: &Sandbox,
+    lease: &SandboxLease,
+    observed: &Observed,
+    intervals: &Intervals,
+    told: &mut Told,
+) -> (Step, Duration) {
+    let wait = pace(observed, intervals);
+    let status = lease.status.clone().unwrap_or_default();
+    told.sandbox_runs();
+    if observed.running > 0 {
+        let doing = match lease.spec.suspend_policy {
+            SuspendPolicy::Drain => "waiting for the end of",
+            SuspendPolicy::Cancel => "ending",
+        };
+        told.waiting(Reason::Suspended, &format!("suspending; {doing} {} running command(s)", observed.running));
+        // They are seen to their end by their own controller, which needs a way into the sandbox.
+        let resume = status.place().is_some() && !matches!(observed.session, Session::Serving);
+        return (if resume { Step::ResumeSession } else { Step::Rest }, wait);
+    }
+    if let Some(session) = &status.session {
+        match &observed.session {
+            Session::Absent => {
+                told.session_gone();
+                return (Step::Record, Duration::ZERO);
+            }
+            Session::Unknown(error) => {
+                told.error(error);
+                return (Step::Rest, wait);
+            }
+            Session::Serving | Session::NotAsked | Session::Listed | Session::Dead => {
+                told.waiting(Reason::Suspended, &format!("suspending; deleting session {}", session.id));
+                return (Step::DeleteSession, Duration::ZERO);
+            }
+        }
+    }
+    told.session_gone();
+    told.waiting(Reason::Suspended, "suspending; stopping the sandbox");
+    (spared(sandbox).unwrap_or_else(|| Step::StopSandbox(sandbox.id.clone())), wait)
+}
