@@ -366,13 +366,13 @@ async fn a_sandbox_that_lost_our_label_is_left_alone() {
         assert!(answer.status().is_success());
     };
     put(json!({ "x": "y" })).await;
-    world.until_reason("sblease", "l", "Ready", "NameConflict").await;
+    world.until_reason("sblease", "l", "Ready", "OwnershipConflict").await;
     world.command("c", "echo went").await;
     world.until_reason("sbcmd", "c", "Succeeded", "WaitingForLease").await;
     world.delete("sbcmd", "c").await;
     world.until_gone("sbcmd", "c").await;
     world.delete("sblease", "l").await;
-    world.until_reason("sblease", "l", "CleanupBlocked", "NameConflict").await;
+    world.until_reason("sblease", "l", "CleanupBlocked", "OwnershipConflict").await;
     assert_eq!(world.calls("DELETE /api/sandbox/{sandbox}").await, 0);
     put(json!(sandbox.labels)).await;
     world.until_gone("sblease", "l").await;

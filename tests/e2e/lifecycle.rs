@@ -163,8 +163,11 @@ async fn the_story_is_told_by_get_describe_and_wait() {
     world.kubectl.run(&["wait", "--for=condition=Finished", "sbcmd/early", "--timeout=60s"]).await.unwrap();
     let lease = world.kubectl.get(&["get", "sblease"]).await.unwrap();
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-    assert_eq!(words(&lease)[..8], ["NAME", "READY", "REASON", "MODE", "SANDBOX", "QUEUED", "RUNNING", "AGE"]);
-    assert_eq!(words(&lease)[8..12], ["l", "True", "Ready", "Sessions"]);
+    assert_eq!(
+        words(&lease)[..9],
+        ["NAME", "READY", "REASON", "MODE", "SANDBOX", "QUEUED", "RUNNING", "EXPIRES", "AGE"]
+    );
+    assert_eq!(words(&lease)[9..13], ["l", "True", "Ready", "Sessions"]);
     let command = world.kubectl.get(&["get", "sbcmd"]).await.unwrap();
     assert_eq!(words(&command)[..6], ["NAME", "LEASE", "STATUS", "EXIT", "DURATION", "AGE"]);
     assert_eq!(words(&command)[6..10], ["early", "l", "Succeeded", "0"]);
