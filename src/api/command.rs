@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     command_status::SandboxCommandStatus,
     schema,
-    sources::{EnvSource, EnvVar, ScriptSource, SourceKind, Stdin},
+    sources::{EnvSource, EnvVar, ScriptSource, SourceKind, Stdin, environment},
 };
 
 /// What to run, and where. Immutable, save for `cancel`: a command runs once.
@@ -116,7 +116,7 @@ pub struct SandboxCommandSpec {
     )]
     pub working_dir: Option<String>,
 
-    /// Environment variables, set before the login shell reads its profile. At most 128.
+    /// Environment variables, set before the login shell reads its profile; they win over the lease's. At most 128.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
@@ -134,10 +134,11 @@ pub struct SandboxCommandSpec {
     pub stdin: Option<Stdin>,
 
     /// Seconds that it may run, counted from its start (not from its creation). Then all that it started is sent TERM
-    /// and, `terminationGracePeriodSeconds` later, KILL, and it ends `TimedOut`. 1 to 604800 (a week); default 3600.
-    #[serde(default = "default_timeout")]
+    /// and, `terminationGracePeriodSeconds` later, KILL, and it ends `TimedOut`. 1 to 604800 (a week); default: what the
+    /// lease's `commandDefaults` say, else 3600.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 604_800))]
-    pub timeout_seconds: i32,
+    pub timeout_seconds: Option<i32>,
 
     /// Seconds from its creation within which it must have been started; else it ends `StartDeadlineExceeded` and
     /// never runs. 1 to 2592000 (30 days). Left out: it waits for as long as it takes.
@@ -161,8 +162,8 @@ pub struct SandboxCommandSpec {
     #[schemars(range(min = -1000, max = 1000))]
     pub order: i32,
 
-    /// What is kept of its output. Left out: the last 4096 bytes in status, and up to 65536 bytes of each output in a
-    /// `ConfigMap` where the tail is not all of it.
+    /// What is kept of its output. Of what is left out the lease's `commandDefaults` decide, else it is: the last 4096
+    /// bytes in status, and up to 65536 bytes of each output in a `ConfigMap` where the tail is not all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<Logs>,
 }
@@ -215,22 +216,19 @@ impl SandboxCommandSpec {
     /// Names of the objects of this kind that it reads from.
     #[must_use]
     pub fn sources(&self, kind: SourceKind) -> Vec<&str> {
-        let env = self.env.iter().filter_map(|variable| {
-            let from = variable.value_from.as_ref()?;
-            let key = if kind == SourceKind::Secret { &from.secret_key_ref } else { &from.config_map_key_ref };
-            Some(key.as_ref()?.name.as_str())
-        });
-        let env_from = self.env_from.iter().filter_map(|source| {
-            let object = if kind == SourceKind::Secret { &source.secret_ref } else { &source.config_map_ref };
-            Some(object.as_ref()?.name.as_str())
-        });
         let stdin = self.stdin.iter().filter_map(|stdin| {
             let key = if kind == SourceKind::Secret { &stdin.secret_key_ref } else { &stdin.config_map_key_ref };
             Some(key.as_ref()?.name.as_str())
         });
         let script = self.script_from.iter().filter(|_| kind == SourceKind::ConfigMap);
         let script = script.map(|from| from.config_map_key_ref.name.as_str());
-        env.chain(env_from).chain(stdin).chain(script).collect()
+        environment(&self.env, &self.env_from, kind).chain(stdin).chain(script).collect()
+    }
+
+    /// Seconds that it may run.
+    #[must_use]
+    pub fn timeout(&self) -> i32 {
+        self.timeout_seconds.unwrap_or(3600)
     }
 
     /// Where its log is stored.
@@ -258,10 +256,6 @@ fn bounded(value: Option<i32>, default: usize) -> usize {
 
 fn default_grace() -> i32 {
     10
-}
-
-fn default_timeout() -> i32 {
-    3600
 }
 
 /// A lease of the same namespace.

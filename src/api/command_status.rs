@@ -7,7 +7,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Condition, schema};
+use super::{CommandDefaults, Condition, schema};
 
 /// Where in its life a command is.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +96,10 @@ pub struct SandboxCommandStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub queue_position: Option<i32>,
+
+    /// What it was started with of its lease's `commandDefaults`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub defaults: Option<CommandDefaults>,
 
     /// Which versions of its Secrets it was started with, as a digest of their UIDs and resourceVersions. After a
     /// restart of the controller the output is shown only if they are still the same: else what must not be shown of

@@ -8,7 +8,13 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{SandboxLeaseStatus, sandbox::Sandbox, schema};
+use super::{
+    SandboxLeaseStatus,
+    command::Logs,
+    sandbox::Sandbox,
+    schema,
+    sources::{EnvSource, EnvVar, SourceKind, environment},
+};
 
 /// What the lease asks for.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
@@ -86,6 +92,34 @@ pub struct SandboxLeaseSpec {
     #[schemars(range(min = 1, max = 64))]
     pub max_parallel_commands: i32,
 
+    /// Environment variables of every command; a command's own win. At most 128. A change counts for commands that start
+    /// after it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 128))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
+    pub env: Vec<EnvVar>,
+
+    /// Secrets and `ConfigMaps` whose keys become environment variables of every command; a later one wins over an earlier
+    /// one, the lease's `env` over all of them, and a command's own over both. At most 32.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub env_from: Vec<EnvSource>,
+
+    /// Directory that commands run in unless they name another: absolute, or relative to the sandbox's work directory,
+    /// which is the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024), regex(pattern = r"^[^\x00-\x1f]+$"))]
+    #[x_kube(
+        validation = Rule::new("!self.split('/').exists(part, part == '..')").message("workingDir cannot contain .."),
+        validation = Rule::new("!self.startsWith('~')").message("workingDir: ~ is not expanded; write an absolute path, or one relative to the sandbox's work directory")
+    )]
+    pub working_dir: Option<String>,
+
+    /// What holds for commands that say nothing of it. A change counts for commands that start after it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command_defaults: Option<CommandDefaults>,
+
     /// What becomes of the sandbox when the lease is deleted or expires; the session is deleted always. Delete (the
     /// default): deleted, with proof. Stop: stopped; its files stay. Archive: stopped, and moved to slower storage.
     /// Retain: left as it is. What stays is not deleted by Daytona either (its autoDelete is switched off), and a lease
@@ -124,6 +158,28 @@ pub struct SandboxLeaseSpec {
     /// go on; sleep, and a shell that is renewed while nothing runs, lose nothing.
     #[serde(default)]
     pub on_session_lost: OnSessionLost,
+}
+
+impl SandboxLeaseSpec {
+    /// Names of the objects of this kind that its commands' environment is read from.
+    #[must_use]
+    pub fn environment_sources(&self, kind: SourceKind) -> Vec<&str> {
+        environment(&self.env, &self.env_from, kind).collect()
+    }
+}
+
+/// What holds for commands that say nothing of it.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct CommandDefaults {
+    /// Seconds that a command may run. 1 to 604800 (a week); 3600 if this says nothing either.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 604_800))]
+    pub timeout_seconds: Option<i32>,
+
+    /// What is kept of a command's output, field by field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logs: Option<Logs>,
 }
 
 fn default_parallel() -> i32 {

@@ -11,13 +11,13 @@ mod sandbox;
 mod schema;
 mod sources;
 
-pub use command::{LogStore, SandboxCommand, SandboxCommandSpec, ShellState};
+pub use command::{LogStore, Logs, SandboxCommand, SandboxCommandSpec, ShellState};
 pub use command_status::{CommandState, LogRef, OutputStatus, SandboxCommandStatus};
 pub use condition::{
     CommandCondition, CommandReason, Condition, LeaseCondition, LeaseReason, OutputReason, Stamp, Truth, condition,
     cut, remove_condition, set_condition,
 };
-pub use lease::{OnSessionLost, ReclaimPolicy, SandboxLease, SandboxLeaseSpec, SuspendPolicy};
+pub use lease::{CommandDefaults, OnSessionLost, ReclaimPolicy, SandboxLease, SandboxLeaseSpec, SuspendPolicy};
 pub use lease_status::{CommandGauges, ConnectionStatus, SandboxLeaseStatus, SandboxStatus, SessionStatus};
 pub use sandbox::{Resources, Sandbox, Volume};
 pub use schema::{WriteError, crds, write_crds};

@@ -109,6 +109,25 @@ pub struct EnvSource {
     pub config_map_ref: Option<ObjectRef>,
 }
 
+/// Names of the objects of this kind that an environment is read from.
+pub(super) fn environment<'a>(
+    env: &'a [EnvVar],
+    env_from: &'a [EnvSource],
+    kind: SourceKind,
+) -> impl Iterator<Item = &'a str> {
+    let secret = kind == SourceKind::Secret;
+    let keys = env.iter().filter_map(move |variable| {
+        let from = variable.value_from.as_ref()?;
+        let key = if secret { &from.secret_key_ref } else { &from.config_map_key_ref };
+        Some(key.as_ref()?.name.as_str())
+    });
+    let objects = env_from.iter().filter_map(move |source| {
+        let object = if secret { &source.secret_ref } else { &source.config_map_ref };
+        Some(object.as_ref()?.name.as_str())
+    });
+    keys.chain(objects)
+}
+
 /// Where a script is read from.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]

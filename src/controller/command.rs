@@ -15,7 +15,7 @@ use super::{
     inputs::{self, Found},
     launch::{fence, kill, submit, wait},
     store::store,
-    subject::{Next, attempt, handle, hint_lease, lease_uid, suspect},
+    subject::{Next, attempt, handle, hint_lease, lease_of, lease_uid, suspect},
 };
 use crate::{
     api::{
@@ -25,6 +25,7 @@ use crate::{
     cluster::{finalizer, status},
     plan::{
         command::{self as plan, Again, Inputs, Lease, Observed, Sent, Step},
+        defaults::with_defaults,
         lease::is_expired,
         queue::{self, Turn},
     },
@@ -85,6 +86,8 @@ async fn steps(
     }
     for _ in 0..STEPS {
         ctx.sequences.accept(&mut command);
+        let of_lease = lease_of(&command, ctx).and_then(|lease| lease.spec.command_defaults.clone());
+        command = with_defaults(command, of_lease.as_ref());
         let (observed, found) = observe(&command, ctx).await?;
         let step = plan::decide(&command, &observed, ctx.now());
         tracing::debug!(?step, "decided");
@@ -117,7 +120,8 @@ async fn observe(command: &SandboxCommand, ctx: &Context) -> Result<(Observed, O
     let name = &command.spec.lease_ref.name;
     let finished = !queue::unfinished(command);
     let bound = lease_uid(command).filter(|_| !finished);
-    let mut found = ctx.leases.get(&ObjectRef::new(name).within(&namespace));
+    let mut found = lease_of(command, ctx);
+    let defaults = found.as_ref().and_then(|lease| lease.spec.command_defaults.clone());
     if bound.is_some() && found.as_ref().and_then(|l| l.uid()).as_deref() != bound {
         found = Api::namespaced(ctx.client.clone(), &namespace).get_opt(name).await?.map(Arc::new);
     }
@@ -137,7 +141,7 @@ async fn observe(command: &SandboxCommand, ctx: &Context) -> Result<(Observed, O
         None => Some(Box::pin(inputs::resolve(command, ctx)).await?),
     };
     let inputs = found.as_ref().map_or(Inputs::NotAsked, Found::seen);
-    Ok((Observed { lease, turn, inputs, sent, lost }, found))
+    Ok((Observed { lease, turn, inputs, sent, defaults, lost }, found))
 }
 
 /// Whether it depends on what it is to run with whether it is started (again).
@@ -290,7 +294,7 @@ fn has_moved_up(old: &SandboxCommandStatus, new: &SandboxCommandStatus) -> bool 
 /// Whether there is a place for it beside those that run. What the watch shows may be behind.
 fn may_start(command: &SandboxCommand, ctx: &Context) -> bool {
     let (namespace, name) = (command.namespace().unwrap_or_default(), &command.spec.lease_ref.name);
-    let Some(lease) = ctx.leases.get(&ObjectRef::new(name).within(&namespace)) else { return false };
+    let Some(lease) = lease_of(command, ctx) else { return false };
     let others = ctx.commands_of(&namespace, name);
     let running =
         others.iter().filter(|c| queue::running(c)).map(|c| (c.uid().unwrap_or_default(), queue::persists(c)));

@@ -10,7 +10,7 @@ use std::{
 use kube::ResourceExt;
 use sha2::{Digest, Sha256};
 
-use super::{attempts::Prepared, context::Context};
+use super::{attempts::Prepared, context::Context, subject::lease_of};
 use crate::{
     api::{
         CommandReason as Reason, EnvSource, EnvVar, KeyRef, ObjectRef, SandboxCommand, SandboxCommandSpec, SourceKind,
@@ -61,7 +61,7 @@ pub(super) fn has_secrets(spec: &SandboxCommandSpec) -> bool {
 /// Reads all that the command runs with.
 pub(super) async fn resolve(command: &SandboxCommand, ctx: &Context) -> kube::Result<Found> {
     let mut reader = Reader::new(command, ctx);
-    match reader.prepare(&command.spec).await {
+    match reader.prepare(&command.spec, &Surroundings::of(command, ctx)).await {
         Ok(prepared) => Ok(Found::Ready(Arc::new(prepared))),
         Err(Stop::Missing(reason, message)) => Ok(Found::Missing(reason, message)),
         Err(Stop::Unfit(message)) => Ok(Found::Unfit(message)),
@@ -77,7 +77,7 @@ pub(super) async fn redactor(
     ctx: &Context,
 ) -> kube::Result<Option<Redactor>> {
     let mut reader = Reader::new(command, ctx);
-    match reader.prepare(&secrets_alone(&command.spec)).await {
+    match reader.prepare(&secrets_alone(&command.spec), &Surroundings::of(command, ctx).secrets_alone()).await {
         Err(Stop::Kube(error)) => Err(error),
         // Not all that it was started with is there.
         Err(Stop::Missing(..) | Stop::Unfit(_)) => Ok(None),
@@ -89,10 +89,36 @@ pub(super) async fn redactor(
 fn secrets_alone(spec: &SandboxCommandSpec) -> SandboxCommandSpec {
     let mut spec = spec.clone();
     (spec.script, spec.script_from, spec.command) = (Some(String::new()), None, None);
-    spec.env.retain(|v| v.value_from.as_ref().is_some_and(|from| from.secret_key_ref.is_some()));
+    spec.env.retain(is_secret);
     spec.env_from.retain(|source| source.secret_ref.is_some());
     spec.stdin = spec.stdin.filter(|stdin| stdin.secret_key_ref.is_some());
     spec
+}
+
+fn is_secret(variable: &EnvVar) -> bool {
+    variable.value_from.as_ref().is_some_and(|from| from.secret_key_ref.is_some())
+}
+
+/// What the lease has its commands run in, unless they say otherwise.
+#[derive(Default)]
+struct Surroundings {
+    env: Vec<EnvVar>,
+    env_from: Vec<EnvSource>,
+    working_dir: Option<String>,
+}
+
+impl Surroundings {
+    fn of(command: &SandboxCommand, ctx: &Context) -> Self {
+        let Some(lease) = lease_of(command, ctx) else { return Self::default() };
+        let spec = &lease.spec;
+        Self { env: spec.env.clone(), env_from: spec.env_from.clone(), working_dir: spec.working_dir.clone() }
+    }
+
+    fn secrets_alone(mut self) -> Self {
+        self.env.retain(is_secret);
+        self.env_from.retain(|source| source.secret_ref.is_some());
+        self
+    }
 }
 
 /// Reads each object once.
@@ -109,7 +135,7 @@ impl<'a> Reader<'a> {
         Self { ctx, namespace: command.namespace().unwrap_or_default(), known: HashMap::new(), values: Vec::new() }
     }
 
-    async fn prepare(&mut self, spec: &SandboxCommandSpec) -> Result<Prepared, Stop> {
+    async fn prepare(&mut self, spec: &SandboxCommandSpec, lease: &Surroundings) -> Result<Prepared, Stop> {
         let script = match (&spec.script, &spec.command, &spec.script_from) {
             (Some(script), _, _) => script.clone().into_bytes(),
             (_, Some(words), _) => Job::argv(words).map_err(|unfit| Stop::Unfit(unfit.to_string()))?,
@@ -123,26 +149,33 @@ impl<'a> Reader<'a> {
         let job = Job {
             script,
             interpreter: spec.shell.clone().unwrap_or_default(),
-            working_dir: spec.working_dir.clone(),
-            env: self.variables(spec).await?.into_iter().collect(),
+            working_dir: spec.working_dir.clone().or_else(|| lease.working_dir.clone()),
+            env: self.variables(spec, lease).await?.into_iter().collect(),
             stdin: self.stdin(spec).await?,
             persist: spec.shell_state == crate::api::ShellState::Persist,
-            secret: has_secrets(spec),
+            secret: false,
         };
-        job.check().map_err(|unfit| Stop::Unfit(unfit.to_string()))?;
         let secrets = self.version();
+        let job = Job { secret: secrets.is_some(), ..job };
+        job.check().map_err(|unfit| Stop::Unfit(unfit.to_string()))?;
         Ok(Prepared { job, redactor: Redactor::new(std::mem::take(&mut self.values)), secrets })
     }
 
-    /// The environment; a later source wins, and a variable of its own over all sources.
-    async fn variables(&mut self, spec: &SandboxCommandSpec) -> Result<BTreeMap<String, Vec<u8>>, Stop> {
+    /// The environment; a later source wins, a variable of its own over all sources, and a command over its lease.
+    async fn variables(
+        &mut self,
+        spec: &SandboxCommandSpec,
+        lease: &Surroundings,
+    ) -> Result<BTreeMap<String, Vec<u8>>, Stop> {
         let mut all = BTreeMap::new();
-        for from in &spec.env_from {
-            all.extend(self.all_keys(from).await?);
-        }
-        for variable in &spec.env {
-            if let Some(value) = self.variable(variable).await? {
-                all.insert(variable.name.clone(), value);
+        for (env_from, env) in [(&lease.env_from, &lease.env), (&spec.env_from, &spec.env)] {
+            for from in env_from {
+                all.extend(self.all_keys(from).await?);
+            }
+            for variable in env {
+                if let Some(value) = self.variable(variable).await? {
+                    all.insert(variable.name.clone(), value);
+                }
             }
         }
         Ok(all)

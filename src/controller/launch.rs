@@ -243,13 +243,14 @@ async fn masked(command: &SandboxCommand, attempt: &Attempt, answer: Answer, ctx
 }
 
 async fn redactor(command: &SandboxCommand, attempt: &Attempt, ctx: &Context) -> Result<Option<Redactor>, Error> {
-    if !has_secrets(&command.spec) {
+    // Its lease may have brought secrets of which its own spec knows nothing.
+    let version = command.status.as_ref().and_then(|s| s.secrets_version.as_deref());
+    if version.is_none() && !has_secrets(&command.spec) {
         return Ok(Some(Redactor::default()));
     }
     if let Some(prepared) = ctx.attempts.prepared(&command.uid().unwrap_or_default(), attempt) {
         return Ok(Some(prepared.redactor.clone()));
     }
-    let version = command.status.as_ref().and_then(|s| s.secrets_version.as_deref());
     Ok(Box::pin(inputs::redactor(command, version, ctx)).await?)
 }
 

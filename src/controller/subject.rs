@@ -2,13 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use kube::ResourceExt;
+use kube::{ResourceExt, runtime::reflector::ObjectRef};
 
 use super::{
     board::{Handle, Suspicion},
     context::Context,
 };
-use crate::{api::SandboxCommand, shell::Attempt};
+use crate::{
+    api::{SandboxCommand, SandboxLease},
+    shell::Attempt,
+};
 
 /// What a step led to.
 pub(super) enum Next {
@@ -49,6 +52,12 @@ pub(super) fn handle(command: &SandboxCommand, ctx: &Context) -> Option<Arc<Hand
     let handle = ctx.board.handle(lease_uid(command)?)?;
     let recorded = command.status.as_ref()?.sandbox_id.as_deref()?;
     (handle.sandbox == recorded).then_some(handle)
+}
+
+/// The lease that it names, as the watch shows it.
+pub(super) fn lease_of(command: &SandboxCommand, ctx: &Context) -> Option<Arc<SandboxLease>> {
+    let namespace = command.namespace().unwrap_or_default();
+    ctx.leases.get(&ObjectRef::new(&command.spec.lease_ref.name).within(&namespace))
 }
 
 pub(super) fn hint_lease(command: &SandboxCommand, ctx: &Context) {

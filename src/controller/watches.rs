@@ -21,7 +21,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-use super::context::Context;
+use super::{context::Context, subject::lease_of};
 use crate::{
     api::{
         COMMAND_UID_LABEL, LOG_BYTES, LeaseCondition, SandboxCommand, SandboxCommandStatus, SandboxLease, SourceKind,
@@ -184,7 +184,13 @@ fn source_changed(namespace: &str, name: &str, kind: SourceKind, ctx: &Context) 
     }
     for command in ctx.commands.state() {
         let waits = queue::held_up(&command) && command.namespace().as_deref() == Some(namespace);
-        if waits && command.spec.sources(kind).contains(&name) {
+        if !waits {
+            continue;
+        }
+        let of_lease = lease_of(&command, ctx);
+        if command.spec.sources(kind).contains(&name)
+            || of_lease.is_some_and(|lease| lease.spec.environment_sources(kind).contains(&name))
+        {
             ctx.hint_command(&command);
         }
     }
@@ -206,7 +212,7 @@ impl LeaseNews {
         let mut digest = DefaultHasher::new();
         (gone, lease.uid(), is_ending(lease)).hash(&mut digest);
         ready.map(|c| (&c.reason, &c.message)).hash(&mut digest);
-        (lease.spec.max_parallel_commands, lease.spec.suspend).hash(&mut digest);
+        lease.metadata.generation.hash(&mut digest);
         let digest = digest.finish();
         // Those that wait for a lease of this name are bound to it.
         let new = !gone && !self.0.contains_key(&key);

@@ -199,6 +199,7 @@ fn attempt(
             let status = SandboxCommandStatus {
                 sandbox_id: Some(command_status::id(id)),
                 secrets_version: secrets.clone(),
+                defaults: observed.defaults.clone(),
                 ..command_status::sent_to(status.clone(), place)
             };
             Step::Record(Box::new(command_status::starting(command, status, place.launcher, now)), Again::AtOnce)
@@ -273,7 +274,7 @@ fn run(
         _ if stop.is_none() && observed.sent.garbled >= GARBLED => kill(0),
         _ if stop.is_some() => {
             let timed_out = stop.is_some_and(|Stop(reason, _)| reason == Reason::TimedOut);
-            kill(if timed_out { command.spec.timeout_seconds.unsigned_abs().into() } else { 0 })
+            kill(if timed_out { command.spec.timeout().unsigned_abs().into() } else { 0 })
         }
         None if observed.sent.refused.is_some() => Step::Fence,
         None if observed.sent.fresh => Step::Submit { epoch: *epoch },

@@ -37,7 +37,7 @@ pub(super) fn stop(
         let what = if reason == Reason::LeaseSuspended { "was suspended" } else { "ended" };
         Some(Stop(reason, format!("the lease {what} while it ran")))
     } else if due(command, status).is_some_and(|due| now >= due) {
-        let seconds = command.spec.timeout_seconds;
+        let seconds = command.spec.timeout();
         Some(Stop(Reason::TimedOut, format!("it ran longer than timeoutSeconds ({seconds})")))
     } else {
         None
@@ -187,5 +187,5 @@ pub(super) fn ended(
 #[must_use]
 pub fn due(command: &SandboxCommand, status: &SandboxCommandStatus) -> Option<Timestamp> {
     let started = status.start_time.as_ref()?.0;
-    started.checked_add(SignedDuration::from_secs(i64::from(command.spec.timeout_seconds) + 1)).ok()
+    started.checked_add(SignedDuration::from_secs(i64::from(command.spec.timeout()) + 1)).ok()
 }

@@ -7,7 +7,7 @@ use super::{
     queue::Turn,
 };
 use crate::{
-    api::{CommandReason as Reason, SandboxCommandStatus, SuspendPolicy},
+    api::{CommandDefaults, CommandReason as Reason, SandboxCommandStatus, SuspendPolicy},
     shell::{Answer, Outputs},
 };
 
@@ -141,6 +141,8 @@ pub struct Observed {
     pub inputs: Inputs,
     /// What is known of the attempt.
     pub sent: Sent,
+    /// What the lease says for commands that say nothing of it.
+    pub defaults: Option<CommandDefaults>,
     /// Name of a Persist command whose loss ends this one, if there is one.
     pub lost: Option<String>,
 }

@@ -7,6 +7,7 @@ pub mod command;
 mod command_end;
 mod command_seen;
 mod command_status;
+pub mod defaults;
 mod expiry;
 pub mod lease;
 mod lease_seen;

@@ -41,7 +41,9 @@ fi
 become() {
   # shellcheck disable=SC1091
   if [ -e /proc/self/fd/3 ]; then . /proc/self/fd/3; exec 3<&-; fi
-  export DTC_ATTEMPT="$1"
+  # Nobody is there to answer.
+  export GIT_TERMINAL_PROMPT="${GIT_TERMINAL_PROMPT-0}" GCM_INTERACTIVE="${GCM_INTERACTIVE-never}" \
+    DEBIAN_FRONTEND="${DEBIAN_FRONTEND-noninteractive}" PIP_NO_INPUT="${PIP_NO_INPUT-1}" DTC_ATTEMPT="$1"
   case $4 in
     '') ;;
     -*) false ;;

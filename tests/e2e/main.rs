@@ -13,6 +13,7 @@ mod chart;
 mod commands;
 mod connection;
 mod cost;
+mod defaults;
 mod enumerate;
 mod faults;
 mod inputs;

@@ -285,7 +285,7 @@ async fn explain_reads_like_a_manual() {
         undescribed(schema, kind);
     }
     let text = kubectl.get(&["explain", "sbcmd.spec.timeoutSeconds"]).await.unwrap();
-    assert!(text.contains("TERM") && text.contains("default 3600"), "{text}");
+    assert!(text.contains("TERM") && text.contains("else 3600"), "{text}");
 }
 
 /// Every field has a description, and every text a bound.

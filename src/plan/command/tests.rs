@@ -79,6 +79,7 @@ fn seen(lease: Lease) -> Observed {
         turn: Turn { ahead: 0, now: true },
         inputs: Inputs::Ready { secrets: None },
         sent: Sent::default(),
+        defaults: None,
         lost: None,
     }
 }
