@@ -58,6 +58,7 @@ mod tests {
         expiry(&lease(spec), longest.map(Duration::from_secs)).map(|time| time.to_string())
     }
 
+    /// Fields: leaseDurationSeconds, renewTime
     #[test]
     fn a_lease_expires_its_duration_after_the_later_of_creation_and_renewal() {
         assert_eq!(at(json!({}), None), None);

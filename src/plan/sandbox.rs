@@ -144,6 +144,7 @@ mod tests {
         serde_json::from_value(fields).unwrap()
     }
 
+    /// Fields: sandbox.volumes, connection.target
     #[test]
     fn what_is_asked_for_is_what_daytona_is_told() {
         let all = lease(&json!({

@@ -3,7 +3,7 @@
 use dev::local_daytona::Settings;
 use serde_json::json;
 
-use crate::world::{KEY, Options, World, condition, lease};
+use crate::world::{KEY, Options, World, condition, lease, lease_with};
 
 async fn secret(world: &World, key: &str) {
     let manifest = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "daytona" }, "stringData": { "api-key": key } });
@@ -16,6 +16,7 @@ fn stalled(lease: &serde_json::Value) {
     assert_eq!(condition(lease, "Reconciling"), serde_json::Value::Null);
 }
 
+/// Fields: connection.apiKeySecretRef
 #[tokio::test(flavor = "multi_thread")]
 async fn a_secret_that_is_late_wrong_or_mended_is_noticed() {
     let flags = vec!["--lease-poll=1h"];
@@ -41,6 +42,7 @@ async fn a_secret_that_is_late_wrong_or_mended_is_noticed() {
     }
 }
 
+/// Fields: connection.apiKeySecretRef
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_key_deletes_nothing_and_the_right_one_lets_go() {
     let world = World::start("rotated").await;
@@ -60,6 +62,7 @@ async fn a_wrong_key_deletes_nothing_and_the_right_one_lets_go() {
     assert!(world.daytona.state().await.unwrap().sandboxes.is_empty());
 }
 
+/// Fields: connection.apiURL
 #[tokio::test(flavor = "multi_thread")]
 async fn a_url_that_is_not_allowed_gets_no_call() {
     let world = World::start("url").await;
@@ -74,6 +77,7 @@ async fn a_url_that_is_not_allowed_gets_no_call() {
     world.until_gone("sblease", "l").await;
 }
 
+/// Fields: connection.apiURL
 #[tokio::test(flavor = "multi_thread")]
 async fn a_url_of_the_allow_list_is_used() {
     let world = World::start("named").await;
@@ -104,6 +108,8 @@ async fn the_controllers_own_key_is_for_namespaces_that_an_admin_labelled() {
 }
 
 /// cases.md 48: the key is rotated while a command runs, and Daytona refuses the old one.
+///
+/// Fields: connection.apiKeySecretRef, status.connection.keyFingerprint
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rotated_key_is_used_for_what_runs_already() {
     let world = World::start("rotate").await;
@@ -119,4 +125,25 @@ async fn a_rotated_key_is_used_for_what_runs_already() {
     world.command("next", "echo next").await;
     assert_eq!(world.until_finished("next").await["status"]["exitCode"], 0);
     assert_eq!(world.get("sblease", "l").await["status"]["session"]["generation"], 1);
+}
+
+/// Fields: connection.organizationID, status.connection.organizationID
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_of_another_organisation_is_told_and_not_used() {
+    let world = World::start("organisation").await;
+    world.daytona.set(Settings { organization: Some("ours".to_owned()), ..Settings::default() }).await.unwrap();
+    let asks = |organization: &str| {
+        let connection = json!({ "apiKeySecretRef": { "name": "daytona" }, "organizationID": organization });
+        lease_with("l", &json!({ "connection": connection }))
+    };
+    world.apply(&asks("theirs")).await.unwrap();
+    let told = world.until_reason("sblease", "l", "Ready", "CredentialMismatch").await;
+    stalled(&told);
+    assert_eq!(told["status"]["connection"]["organizationID"], "ours");
+    assert_eq!(world.calls("POST /toolbox/{sandbox}/process/session").await, 0, "it was used");
+    world.delete("sblease", "l").await;
+    world.until_gone("sblease", "l").await;
+    assert_eq!(world.daytona.state().await.unwrap().sandboxes.len(), 0);
+    world.apply(&asks("ours")).await.unwrap();
+    world.until_ready("l").await;
 }

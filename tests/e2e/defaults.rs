@@ -24,6 +24,7 @@ async fn secret(world: &World) {
     world.kubectl.run(&["create", "secret", "generic", "app", &token, "--from-literal=MODE=sec"]).await.unwrap();
 }
 
+/// Fields: env, envFrom, workingDir
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_surrounds_its_commands_and_they_have_the_last_word() {
     let world = World::start("defaults").await;
@@ -61,6 +62,7 @@ async fn a_lease_surrounds_its_commands_and_they_have_the_last_word() {
     assert!(!everything.contains(SECRET) && !world.logged().contains(SECRET));
 }
 
+/// Fields: envFrom
 #[tokio::test(flavor = "multi_thread")]
 async fn a_secret_of_the_lease_is_waited_for_and_hidden_after_a_restart_too() {
     let mut world = World::start("defaults-secret").await;
@@ -76,6 +78,7 @@ async fn a_secret_of_the_lease_is_waited_for_and_hidden_after_a_restart_too() {
     assert_eq!(world.until_finished("c").await["status"]["stdout"]["tail"], "***\n");
 }
 
+/// Fields: commandDefaults.timeoutSeconds, commandDefaults.logs
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_that_says_nothing_gets_its_leases_time_out_and_logs() {
     let world = World::start("defaults-commands").await;

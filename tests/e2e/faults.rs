@@ -116,6 +116,8 @@ async fn a_lost_sandbox_is_told_and_not_replaced() {
 }
 
 /// cases.md 67.
+///
+/// Fields: sandbox.snapshot
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_that_does_not_exist_is_told() {
     let world = World::start("snapshot").await;

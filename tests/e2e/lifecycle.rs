@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::world::{World, alive, condition, lease};
 
+/// Fields: useSessions
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_gets_a_sandbox_and_a_session_and_runs_commands_in_order() {
     let world = World::start("walk").await;

@@ -27,5 +27,6 @@ mod sandbox;
 mod schema;
 mod schema_lease;
 mod shells;
+mod states;
 mod suspend;
 mod world;

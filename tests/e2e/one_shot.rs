@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::world::{World, alive, condition, one_shot, with_spec};
 
+/// Fields: useSessions
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_without_sessions_runs_commands_and_leaves_nothing() {
     let world = World::start("one-shot").await;
@@ -54,6 +55,7 @@ async fn a_short_command_costs_one_call_and_secrets_one_more() {
     assert_eq!(calls.len(), 2, "{calls:?}");
 }
 
+/// Fields: maxParallelCommands
 #[tokio::test(flavor = "multi_thread")]
 async fn so_many_run_at_once_as_may_and_no_more() {
     let world = World::start("parallel").await;

@@ -21,6 +21,7 @@ fn reuses(name: &str, policy: &str, fields: Value) -> String {
     lease_with(name, &json!({ "reclaimPolicy": policy, "sandbox": sandbox }))
 }
 
+/// Fields: reclaimPolicy
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_is_left_as_its_lease_says_and_its_session_is_gone() {
     let world = World::start("reclaim").await;
@@ -45,6 +46,7 @@ async fn a_sandbox_is_left_as_its_lease_says_and_its_session_is_gone() {
     }
 }
 
+/// Fields: reclaimPolicy
 #[tokio::test(flavor = "multi_thread")]
 async fn the_policy_can_be_changed_while_the_lease_waits_to_go() {
     let world = World::start("reclaim-change").await;
@@ -62,6 +64,7 @@ async fn the_policy_can_be_changed_while_the_lease_waits_to_go() {
     assert_eq!(world.daytona.state().await.unwrap().sandboxes.len(), 0);
 }
 
+/// Fields: sandbox.reuseKey
 #[tokio::test(flavor = "multi_thread")]
 async fn a_later_lease_takes_over_what_an_earlier_one_left() {
     let world = World::start("reuse").await;
@@ -101,6 +104,8 @@ async fn a_later_lease_takes_over_what_an_earlier_one_left() {
 }
 
 /// The answer to the label write is lost; or the controller dies around it.
+///
+/// Fields: sandbox.reuseKey
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_answer_to_a_label_write_changes_nothing() {
     let world = World::start("reuse-lost").await;
@@ -115,6 +120,7 @@ async fn a_lost_answer_to_a_label_write_changes_nothing() {
     assert_eq!((world.daytona.fired(rule).await.unwrap(), world.calls("POST /api/sandbox").await), (1, 1));
 }
 
+/// Fields: sandbox.adopt
 #[tokio::test(flavor = "multi_thread")]
 async fn an_adopted_sandbox_is_labelled_used_and_given_back() {
     let world = World::start("adopt").await;

@@ -6,6 +6,10 @@ use serde_json::{Value, json};
 
 use crate::world::{World, condition, lease_with};
 
+/// Fields: sandbox.image, sandbox.resources, sandbox.language, sandbox.user, sandbox.labels, sandbox.public,
+/// sandbox.networkBlockAll, sandbox.networkAllowList, sandbox.autoStopMinutes, sandbox.autoArchiveMinutes,
+/// sandbox.autoDeleteMinutes, status.sandbox.autoStopMinutes, status.sandbox.autoArchiveMinutes,
+/// status.sandbox.autoDeleteMinutes
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_is_made_as_its_lease_says() {
     let world = World::start("sandbox-made").await;
@@ -43,6 +47,7 @@ async fn a_sandbox_is_made_as_its_lease_says() {
     );
 }
 
+/// Fields: sandbox.labels, sandbox.autoStopMinutes
 #[tokio::test(flavor = "multi_thread")]
 async fn what_may_be_changed_is_changed_and_what_drifts_is_set_again_once() {
     let world = World::start("sandbox-drift").await;

@@ -20,6 +20,7 @@ async fn interval(world: &World, id: &str, name: &str) -> Value {
 /// A script that says that it runs, and goes on until the file `go` is there.
 const WAITS: &str = "echo $$ >begun; until test -e go; do sleep 0.1; done; echo done";
 
+/// Fields: suspend, suspendPolicy, status.session.generation, status.lastGeneration
 #[tokio::test(flavor = "multi_thread")]
 async fn a_suspended_lease_drains_stops_and_comes_back_with_a_new_session() {
     let world = World::start("suspend").await;
@@ -57,6 +58,7 @@ async fn a_suspended_lease_drains_stops_and_comes_back_with_a_new_session() {
         .await;
 }
 
+/// Fields: suspendPolicy
 #[tokio::test(flavor = "multi_thread")]
 async fn a_suspension_can_end_what_runs_and_a_suspended_lease_can_be_deleted() {
     let world = World::start("suspend-cancel").await;
@@ -80,6 +82,7 @@ async fn a_suspension_can_end_what_runs_and_a_suspended_lease_can_be_deleted() {
     assert_eq!(world.calls("POST /api/sandbox/{sandbox}/start").await, 0, "none was started to prove anything");
 }
 
+/// Fields: suspend
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_is_created_suspended_makes_no_sandbox_until_it_is_not() {
     let world = World::start("suspend-new").await;
@@ -92,6 +95,7 @@ async fn a_lease_that_is_created_suspended_makes_no_sandbox_until_it_is_not() {
     assert_eq!(world.until_finished("c").await["status"]["exitCode"], 0);
 }
 
+/// Fields: leaseDurationSeconds, renewTime, status.expiryTime, status.expiredTime
 #[tokio::test(flavor = "multi_thread")]
 async fn an_expired_lease_lets_go_and_stays_behind() {
     let world = World::start("expiry").await;
@@ -135,6 +139,7 @@ async fn an_expired_lease_lets_go_and_stays_behind() {
     world.until_gone("sblease", "l").await;
 }
 
+/// Fields: leaseDurationSeconds, status.expiryTime
 #[tokio::test(flavor = "multi_thread")]
 async fn the_cluster_can_limit_every_lease() {
     let world =
@@ -148,6 +153,8 @@ async fn the_cluster_can_limit_every_lease() {
 }
 
 /// cases.md 11 and 15: an idle sandbox falls asleep, nothing keeps it awake or wakes it but a command.
+///
+/// Fields: sandbox.autoStopMinutes
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_sandbox_falls_asleep_and_the_next_command_wakes_it() {
     let world = World::start("sleep").await;
@@ -170,6 +177,7 @@ async fn an_idle_sandbox_falls_asleep_and_the_next_command_wakes_it() {
     assert_eq!(awake["status"]["session"]["generation"], 2);
 }
 
+/// Fields: sandbox.autoStopMinutes
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_that_is_not_to_sleep_is_kept_awake_and_stops_when_the_controller_is_gone() {
     let options = Options { flags: vec!["--dead-man-minutes=3"], ..Options::default() };
@@ -186,6 +194,8 @@ async fn a_sandbox_that_is_not_to_sleep_is_kept_awake_and_stops_when_the_control
 }
 
 /// A Persist command that is lost takes those behind it along, unless its lease goes on.
+///
+/// Fields: onSessionLost
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_behind_a_lost_persist_command_ends_or_goes_on() {
     let world = World::start("persist-lost").await;
