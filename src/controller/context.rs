@@ -7,12 +7,12 @@ use kube::{
     Client, Resource,
     runtime::reflector::{ObjectRef, Store},
 };
-use tokio::sync::{Mutex, Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    attempts::Attempts, board::Board, by_lease::ByLease, error::Failures, latest::Latest, ledger::Ledger, pace::Pace,
-    sequences::Sequences, slots::Slots, turns::Turns,
+    attempts::Attempts, board::Board, by_lease::ByLease, claims::Claims, error::Failures, latest::Latest,
+    ledger::Ledger, pace::Pace, sequences::Sequences, slots::Slots, turns::Turns,
 };
 use crate::{
     api::{SandboxCommand, SandboxLease},
@@ -45,8 +45,7 @@ pub struct Context {
     /// Cancelled once the Secrets and `ConfigMaps` were listed.
     pub(super) sources_listed: CancellationToken,
     pub(super) pace: Pace,
-    /// One sandbox is taken over at a time.
-    pub(super) claims: Mutex<()>,
+    pub(super) claims: Claims,
     pub(super) lease_turns: Turns,
     /// Commands that are looked at at once.
     pub(super) command_turns: Semaphore,

@@ -9,6 +9,7 @@ use kube::{
 
 use super::{
     board::{Handle, Standing, Suspicion},
+    change::change,
     context::{Context, RECONCILE_LIMIT},
     error::Error,
     observe::{Seen, observe, workspace},
@@ -19,13 +20,12 @@ use super::{
 use crate::{
     api::{LEASE_FINALIZER, SandboxLease},
     cluster::finalizer,
-    daytona::{self, Class, Setting, State, Toolbox},
+    daytona::{self, Class, State, Toolbox},
     plan::{
         backoff::spread,
         command::{Launcher, Place},
         lease::{self as plan, Plan, Remote, Session, Step, Told},
         queue,
-        sandbox::wanted,
     },
     shell::Workspace,
 };
@@ -34,11 +34,14 @@ use crate::{
 const LONGEST_WAIT: Duration = Duration::from_mins(10);
 const LONGEST_WAIT_LEAVING: Duration = Duration::from_secs(30);
 
+/// Waits before another try are no shorter than this for the sake of an expiry.
+const LEAST_CAP: Duration = Duration::from_secs(1);
+
 /// Most steps in one reconcile; a lease needs about six from its creation to Ready.
 const STEPS: usize = 12;
 
 /// What a step led to.
-enum Next {
+pub(super) enum Next {
     /// Decide again at once, with the object as it is now.
     Now(Box<SandboxLease>),
     /// Look again after this time.
@@ -48,7 +51,7 @@ enum Next {
 }
 
 impl Next {
-    fn now(lease: SandboxLease) -> Self {
+    pub(super) fn now(lease: SandboxLease) -> Self {
         Self::Now(Box::new(lease))
     }
 }
@@ -75,8 +78,11 @@ pub(super) async fn reconcile(lease: Arc<SandboxLease>, ctx: Arc<Context>) -> Re
 }
 
 pub(super) fn error_policy(lease: &SandboxLease, error: &Error, ctx: &Context) -> Action {
-    // What is being deleted may hold up a whole namespace.
-    let cap = if plan::is_ending(lease) { LONGEST_WAIT_LEAVING } else { LONGEST_WAIT };
+    // What is being deleted may hold up a whole namespace, and what is to expire must not live on.
+    let expiry = plan::expiry(lease, ctx.config.intervals.longest_lease);
+    let left =
+        expiry.map_or(LONGEST_WAIT, |expiry| Duration::try_from(expiry.duration_since(ctx.now())).unwrap_or_default());
+    let cap = if plan::is_ending(lease) { LONGEST_WAIT_LEAVING } else { LONGEST_WAIT.min(left.max(LEAST_CAP)) };
     ctx.failures.requeue(&lease.uid().unwrap_or_default(), cap, error)
 }
 
@@ -171,87 +177,20 @@ async fn act(lease: &SandboxLease, plan: &Plan, seen: &Seen, ctx: &Context) -> R
     let Some(client) = &seen.client else {
         return Ok(Next::After(plan.again));
     };
-    match &plan.step {
-        Step::CreateSandbox => {
-            // The object may come from a cache that is behind: a second sandbox is what must not happen.
-            let live = api.get_opt(&lease.name_any()).await?;
-            if live.as_ref().and_then(ResourceExt::resource_version) != lease.resource_version() {
-                return Ok(Next::After(Duration::from_millis(200)));
+    if let Some(next) = change(lease, plan, seen, client, ctx).await? {
+        return Ok(next);
+    }
+    match (seen.sandbox(), &plan.step) {
+        (Some(sandbox), step) => match Toolbox::of(client, sandbox) {
+            Ok(toolbox) => in_session(lease, step, &plan.told, &toolbox, sandbox, seen, ctx).await,
+            Err(origin) => {
+                let mut told = plan.told.clone();
+                told.toolbox_not_allowed(&origin, plan::is_ending(lease));
+                report(lease.clone(), &told, ctx).await?;
+                Ok(Next::After(ctx.config.intervals.idle))
             }
-            // A look from before the call, or from while it was under way, is no proof of absence after it.
-            let uid = lease.uid().unwrap_or_default();
-            ctx.board.changed(&uid);
-            let new = wanted(lease, &seen.observed.name, &ctx.config.intervals);
-            let made = client.create_sandbox(&new).await;
-            ctx.board.changed(&uid);
-            let made = made?;
-            tracing::info!(sandbox = %made.id, "created the sandbox");
-            Ok(again())
-        }
-        Step::Claim(wanted, labels) => {
-            // Of two leases that ask for it one is told of the other.
-            let _alone = ctx.claims.lock().await;
-            let now = client.sandbox(&wanted.id).await?;
-            if now.is_some_and(|now| now.labels == wanted.labels) {
-                client.set(&wanted.id, &Setting::Labels(labels.clone())).await?;
-                tracing::info!(sandbox = %wanted.id, "took the sandbox over");
-            }
-            ctx.board.changed(&lease.uid().unwrap_or_default());
-            Ok(again())
-        }
-        Step::StartSandbox(id) => {
-            client.start_sandbox(id).await?;
-            Ok(Next::After(plan.again))
-        }
-        Step::StopSandbox(id) => {
-            client.stop_sandbox(id).await?;
-            Ok(Next::After(plan.again))
-        }
-        Step::ArchiveSandbox(id) => {
-            client.archive_sandbox(id).await?;
-            Ok(Next::After(plan.again))
-        }
-        Step::RecoverSandbox(id) => {
-            ctx.board.set_recovered(&lease.uid().unwrap_or_default(), true);
-            client.recover_sandbox(id).await?;
-            Ok(Next::After(plan.again))
-        }
-        Step::KeepAwake(id) => {
-            match client.keep_awake(id).await {
-                Ok(()) => ctx.board.keep_awake(&lease.uid().unwrap_or_default()),
-                Err(error) => tracing::warn!(sandbox = %id, %error, "the sandbox could not be kept awake"),
-            }
-            Ok(Next::After(plan.again))
-        }
-        Step::Adjust(id, settings) => {
-            for setting in settings {
-                match client.set(id, setting).await {
-                    // It is not let go before it is as it should be left.
-                    Err(error) if plan::is_ending(lease) => return Err(error.into()),
-                    Ok(()) => tracing::info!(sandbox = %id, ?setting, "set what had drifted"),
-                    // The sandbox serves all the same, and is to be looked at as often as ever.
-                    Err(error) => tracing::warn!(sandbox = %id, ?setting, %error, "what has drifted could not be set"),
-                }
-            }
-            Ok(Next::After(plan.again))
-        }
-        Step::DeleteSandbox(id) => {
-            client.delete_sandbox(id).await?;
-            // Often it is gone before the answer is here; then the next look is the last.
-            Ok(Next::After(Duration::from_millis(50)))
-        }
-        _ => match (seen.sandbox(), &plan.step) {
-            (Some(sandbox), step) => match Toolbox::of(client, sandbox) {
-                Ok(toolbox) => in_session(lease, step, &plan.told, &toolbox, sandbox, seen, ctx).await,
-                Err(origin) => {
-                    let mut told = plan.told.clone();
-                    told.toolbox_not_allowed(&origin, plan::is_ending(lease));
-                    report(lease.clone(), &told, ctx).await?;
-                    Ok(Next::After(ctx.config.intervals.idle))
-                }
-            },
-            (None, _) => Ok(Next::After(plan.again)),
         },
+        (None, _) => Ok(Next::After(plan.again)),
     }
 }
 

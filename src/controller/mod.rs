@@ -3,6 +3,8 @@
 mod attempts;
 mod board;
 mod by_lease;
+mod change;
+mod claims;
 mod command;
 mod context;
 mod credentials;

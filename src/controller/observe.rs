@@ -41,7 +41,10 @@ impl Seen {
 
 pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
     let uid = lease.uid().unwrap_or_default();
-    let (mut credentials, mut client) = credentials::resolve(lease, ctx).await;
+    // Nothing is asked about what was let go.
+    let over = is_ending(lease) && lease.finalizers().is_empty();
+    let (mut credentials, mut client) =
+        if over { (Credentials::Unknown(String::new()), None) } else { credentials::resolve(lease, ctx).await };
     let name = name(lease, ctx).await.unwrap_or_else(|error| {
         // Under which name to look is not known, so nothing is.
         (credentials, client) = (Credentials::Unknown(error), None);

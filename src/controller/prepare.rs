@@ -1,11 +1,14 @@
 //! Makes a sandbox fit for commands: the controller's files in it, and the session.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use super::{error::Error, observe::probe};
+use super::{
+    error::Error,
+    observe::{probe, workspace},
+};
 use crate::{
     api::{SandboxLease, SessionStatus},
-    daytona::{self, Class, Toolbox},
+    daytona::{self, Class, Client, Sandbox, State, Toolbox},
     plan::lease::{self as plan, Session},
     shell::Workspace,
 };
@@ -37,6 +40,20 @@ pub(super) async fn open_session(
         Session::Listed => Ok(()),
         Session::Unknown(error) => Err(error.into()),
         _ => Err(Error::DeadSession(format!("the shell of session {} does not answer", session.id))),
+    }
+}
+
+/// Takes the controller's files out of a sandbox that outlives its lease, if it runs. They harm nobody where that fails.
+pub(super) async fn tidy(lease: &SandboxLease, client: &Arc<Client>, sandbox: &Sandbox) {
+    let home = lease.status.as_ref().and_then(|s| s.sandbox.as_ref()?.home_dir.clone());
+    // Without a home directory nothing was put there.
+    if sandbox.state != State::Started || home.is_none() {
+        return;
+    }
+    let Ok(toolbox) = Toolbox::of(client, sandbox) else { return };
+    let text = workspace(lease).remove();
+    if let Err(error) = toolbox.execute("remove the controller's files", &text, Duration::ZERO).await {
+        tracing::warn!(sandbox = %sandbox.id, %error, "the controller's files were left in the sandbox");
     }
 }
 

@@ -18,13 +18,14 @@ use kube::{
         watcher::Event,
     },
 };
-use tokio::sync::{Mutex, Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     attempts::Attempts,
     board::Board,
     by_lease::ByLease,
+    claims::Claims,
     command,
     context::Context,
     error::{Error, Failures},
@@ -108,7 +109,7 @@ pub async fn start(
         listed: CancellationToken::new(),
         sources_listed: CancellationToken::new(),
         pace: Pace::default(),
-        claims: Mutex::default(),
+        claims: Claims::default(),
         lease_turns: Turns::default(),
         command_turns: Semaphore::new(TURNS),
         stop: stop.clone(),

@@ -159,6 +159,11 @@ pub(super) fn pace(observed: &Observed, intervals: &Intervals) -> Duration {
     intervals.busy.max((observed.since / 8).min(SLOWEST_PACE))
 }
 
+/// How soon to look whether a write can be seen: at once, but where it cannot, as at all that is under way.
+pub(super) fn soon(observed: &Observed, intervals: &Intervals) -> Duration {
+    if observed.since < intervals.busy { Duration::from_millis(50) } else { pace(observed, intervals) }
+}
+
 const SLOWEST_PACE: Duration = Duration::from_secs(30);
 
 /// Those of the tests.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     claim::{adopts, is_released, released},
-    lease_seen::{Credentials, Intervals, Observed, Remote, Session, Step, pace},
+    lease_seen::{Credentials, Intervals, Observed, Remote, Session, Step, pace, soon},
     lease_status::{MISMATCH, Told, failure, stuck},
     sandbox::spared,
 };
@@ -204,7 +204,7 @@ fn reclaim(
             }
             // The last of all: from here on it is not ours.
             settings.push(Setting::Labels(released(lease, sandbox)));
-            (Step::Adjust(id, settings), Duration::ZERO)
+            (Step::Adjust(id, settings), soon(observed, intervals))
         }
     }
 }

@@ -37,6 +37,7 @@ async fn a_sandbox_is_left_as_its_lease_says_and_its_session_is_gone() {
             continue;
         }
         let left = world.sandbox().await;
+        assert!(crate::world::walk(&left.dir, ".daytona-controller").is_none(), "{policy}: our files are left");
         assert_eq!((left.state.as_str(), &left.sessions[..]), (state, &[][..]), "{policy}");
         assert_eq!((left.labels.get(UID), &left.labels[RELEASED]), (None, uid), "{policy}");
         let seen = world.ask(Method::GET, &format!("/{}", left.id), &Value::Null).await;

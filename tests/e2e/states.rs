@@ -15,7 +15,7 @@ fn minute(time: &Value) -> String {
     time.as_str().unwrap().chars().take("2026-01-31T12:00".len()).collect()
 }
 
-/// How often the status was written is told by how often its conditions flipped: here by the events of Ready.
+/// The reasons that the events of leases tell.
 async fn reasons(world: &World) -> Vec<String> {
     let lease = "involvedObject.kind=SandboxLease";
     let events = ["get", "events", "--field-selector", lease, "-o", "json", "--sort-by=.metadata.creationTimestamp"];
@@ -88,7 +88,7 @@ async fn what_daytona_never_ends_changing_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_archived_sandbox_is_restored_by_the_next_command() {
+async fn an_archived_or_paused_sandbox_is_brought_back_by_the_next_command() {
     let world = World::start("archived").await;
     world.lease("l").await;
     world.command("before", "echo kept >file").await;
@@ -101,6 +101,10 @@ async fn an_archived_sandbox_is_restored_by_the_next_command() {
     }
     world.command("after", "cat file").await;
     assert_eq!(world.until_finished("after").await["status"]["stdout"]["tail"], "kept\n");
+    force(&world, "paused").await;
+    world.until_reason("sblease", "l", "Ready", "Asleep").await;
+    world.command("resumed", "cat file").await;
+    assert_eq!(world.until_finished("resumed").await["status"]["stdout"]["tail"], "kept\n");
 }
 
 /// cases.md 67 and 72: what Daytona refuses is told, and tried again when there is room.

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::clock::Moment;
 use super::problem::Problem;
-use super::record::{self, ARCHIVED, ERROR, Record, STARTED, STOPPED};
+use super::record::{self, ARCHIVED, ERROR, PAUSED, Record, STARTED, STOPPED};
 use super::service::Service;
 use crate::faults::Mode;
 
@@ -48,7 +48,7 @@ impl Service {
             not_pending(record)?;
             match record.state.as_str() {
                 STARTED => return Ok(self.show(record)),
-                STOPPED => None,
+                STOPPED | PAUSED => None,
                 ARCHIVED => Some(record.cpu()),
                 _ => return Err(Problem::bad_request("Sandbox is not in valid state")),
             }
@@ -59,6 +59,8 @@ impl Service {
         let record = self.find(&mut records, key)?;
         if archived.is_some() {
             "restoring".clone_into(&mut record.state);
+        } else if record.state == PAUSED {
+            "resuming".clone_into(&mut record.state);
         }
         STARTED.clone_into(&mut record.desired);
         // What comes from the archive is answered before it is there.

@@ -14,6 +14,7 @@ use super::environment::Environment;
 pub(super) const STARTED: &str = "started";
 pub(super) const STOPPED: &str = "stopped";
 pub(super) const ARCHIVED: &str = "archived";
+pub(super) const PAUSED: &str = "paused";
 pub(super) const DESTROYED: &str = "destroyed";
 pub(super) const ERROR: &str = "error";
 

@@ -1,0 +1,105 @@
+//! Changes a lease's sandbox in Daytona as was decided.
+
+use std::{sync::Arc, time::Duration};
+
+use kube::ResourceExt;
+
+use super::{context::Context, error::Error, lease::Next, observe::Seen, prepare::tidy, report::api};
+use crate::{
+    api::SandboxLease,
+    daytona::{Client, Setting},
+    plan::{
+        lease::{Plan, Step, is_ending},
+        sandbox::wanted,
+    },
+};
+
+/// Makes the step; `None`: it is no change of the sandbox.
+pub(super) async fn change(
+    lease: &SandboxLease,
+    plan: &Plan,
+    seen: &Seen,
+    client: &Arc<Client>,
+    ctx: &Context,
+) -> Result<Option<Next>, Error> {
+    let uid = lease.uid().unwrap_or_default();
+    Ok(Some(match &plan.step {
+        Step::CreateSandbox => {
+            // The object may come from a cache that is behind: a second sandbox is what must not happen.
+            let live = api(lease, ctx).get_opt(&lease.name_any()).await?;
+            if live.as_ref().and_then(ResourceExt::resource_version) != lease.resource_version() {
+                return Ok(Some(Next::After(Duration::from_millis(200))));
+            }
+            // A look from before the call, or from while it was under way, is no proof of absence after it.
+            ctx.board.changed(&uid);
+            let new = wanted(lease, &seen.observed.name, &ctx.config.intervals);
+            let made = client.create_sandbox(&new).await;
+            ctx.board.changed(&uid);
+            let made = made?;
+            tracing::info!(sandbox = %made.id, "created the sandbox");
+            Next::now(lease.clone())
+        }
+        Step::Claim(wanted, labels) => {
+            // Of two leases that ask for it one is told of the other.
+            let Some(_alone) = ctx.claims.take(&wanted.id) else { return Ok(Some(Next::After(plan.again))) };
+            let now = client.sandbox(&wanted.id).await?;
+            if now.is_some_and(|now| now.labels == wanted.labels) {
+                client.set(&wanted.id, &Setting::Labels(labels.clone())).await?;
+                tracing::info!(sandbox = %wanted.id, "took the sandbox over");
+            }
+            ctx.board.changed(&uid);
+            Next::After(plan.again)
+        }
+        Step::StartSandbox(id) => {
+            client.start_sandbox(id).await?;
+            Next::After(plan.again)
+        }
+        Step::StopSandbox(id) => {
+            tidy_at_the_end(lease, seen, client).await;
+            client.stop_sandbox(id).await?;
+            Next::After(plan.again)
+        }
+        Step::ArchiveSandbox(id) => {
+            client.archive_sandbox(id).await?;
+            Next::After(plan.again)
+        }
+        Step::RecoverSandbox(id) => {
+            ctx.board.set_recovered(&uid, true);
+            client.recover_sandbox(id).await?;
+            Next::After(plan.again)
+        }
+        Step::KeepAwake(id) => {
+            match client.keep_awake(id).await {
+                Ok(()) => ctx.board.keep_awake(&uid),
+                Err(error) => tracing::warn!(sandbox = %id, %error, "the sandbox could not be kept awake"),
+            }
+            Next::After(plan.again)
+        }
+        Step::Adjust(id, settings) => {
+            tidy_at_the_end(lease, seen, client).await;
+            for setting in settings {
+                match client.set(id, setting).await {
+                    // It is not let go before it is as it should be left.
+                    Err(error) if is_ending(lease) => return Err(error.into()),
+                    Ok(()) => tracing::info!(sandbox = %id, ?setting, "set what had drifted"),
+                    // The sandbox serves all the same, and is to be looked at as often as ever.
+                    Err(error) => tracing::warn!(sandbox = %id, ?setting, %error, "what has drifted could not be set"),
+                }
+            }
+            Next::After(plan.again)
+        }
+        Step::DeleteSandbox(id) => {
+            client.delete_sandbox(id).await?;
+            // Often it is gone before the answer is here; then the next look is the last.
+            Next::After(Duration::from_millis(50))
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// Whatever outlives its lease is left without our files.
+async fn tidy_at_the_end(lease: &SandboxLease, seen: &Seen, client: &Arc<Client>) {
+    if let Some(sandbox) = seen.sandbox().filter(|_| is_ending(lease)) {
+        tidy(lease, client, sandbox).await;
+    }
+}
