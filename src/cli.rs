@@ -79,7 +79,8 @@ pub struct Run {
     #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u32).range(3..=525_600))]
     pub dead_man_minutes: u32,
 
-    /// The longest that a lease may last, for example 72h. Left out: as long as it says, or for ever.
+    /// The longest that a lease may last from its creation on, however often it is renewed, for example 72h. Left out: as
+    /// long as it says, or for ever.
     #[arg(long, value_parser = seconds)]
     pub max_lease_duration: Option<Duration>,
 

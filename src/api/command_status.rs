@@ -99,7 +99,11 @@ pub struct SandboxCommandStatus {
 
     /// What it was started with of its lease's `commandDefaults`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub defaults: Option<CommandDefaults>,
+    pub command_defaults: Option<CommandDefaults>,
+
+    /// Whether it is being ended because its lease was suspended; it is, also if the lease is resumed meanwhile.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lease_suspended: bool,
 
     /// Which versions of its Secrets it was started with, as a digest of their UIDs and resourceVersions. After a
     /// restart of the controller the output is shown only if they are still the same: else what must not be shown of

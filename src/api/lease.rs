@@ -149,11 +149,11 @@ pub struct SandboxLeaseSpec {
     /// When the lease was last renewed, for example `2026-01-31T12:00:00Z`. Move it forward to keep the lease; a lease
     /// that has expired stays so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::time")]
+    #[schemars(schema_with = "schema::chosen_time")]
     pub renew_time: Option<Time>,
 
     /// What becomes of waiting commands with `shellState: Persist` when one such command is lost while it runs (its shell
-    /// or sandbox ended, or nobody knows how it ended), so that its changes are missing. Fail (the default): they end
+    /// or sandbox ended, or nobody knows how it ended; not one that was cancelled or timed out), so that its changes are missing. Fail (the default): they end
     /// without having run (`SessionLost`). Continue: they go on from the state that was saved last. Other commands always
     /// go on; sleep, and a shell that is renewed while nothing runs, lose nothing.
     #[serde(default)]

@@ -47,10 +47,10 @@ pub struct SandboxLeaseStatus {
 
     /// Highest generation of session or workspace so far; their ids are never used again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_generation: Option<i64>,
+    pub last_session_generation: Option<i64>,
 
     /// When the lease expires: leaseDurationSeconds after the later of its creation and renewTime, and no later than
-    /// the controller allows (`--max-lease-duration`).
+    /// `--max-lease-duration` of the controller after its creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub expiry_time: Option<Time>,

@@ -138,3 +138,13 @@ pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
 pub(super) fn time(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "format": "date-time" })
 }
+
+/// A point in time that a user chooses: one that every clock can show.
+pub(super) fn chosen_time(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "string",
+        "format": "date-time",
+        "maxLength": 40,
+        "pattern": "^[1-8][0-9]{3}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]([.][0-9]{1,9})?(Z|[+-][01][0-9]:[0-5][0-9])$"
+    })
+}

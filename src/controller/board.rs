@@ -157,9 +157,13 @@ impl Board {
         self.with(lease, |entry| entry.seen = None);
     }
 
-    /// For how long the lease has been seen leaving. By our own clock: the API server's may differ.
-    pub(super) fn leaving(&self, lease: &str) -> Duration {
-        self.with(lease, |entry| entry.leaving.get_or_insert_with(Instant::now).elapsed())
+    /// For how long the lease has been seen ending or suspended; whether it is so now. By our own clock: the API server's
+    /// may differ.
+    pub(super) fn leaving(&self, lease: &str, now: bool) -> Duration {
+        self.with(lease, |entry| {
+            entry.leaving = now.then(|| entry.leaving.unwrap_or_else(Instant::now));
+            entry.leaving.map(|since| since.elapsed()).unwrap_or_default()
+        })
     }
 
     /// The sandbox was kept from being stopped for idleness.

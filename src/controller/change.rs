@@ -7,9 +7,9 @@ use kube::ResourceExt;
 use super::{context::Context, error::Error, lease::Next, observe::Seen, prepare::tidy, report::api};
 use crate::{
     api::SandboxLease,
-    daytona::{Client, Setting},
+    daytona::{Class, Client, Setting},
     plan::{
-        lease::{Plan, Step, is_ending},
+        lease::{Plan, Step, is_ending, is_ours, released},
         sandbox::wanted,
     },
 };
@@ -44,10 +44,13 @@ pub(super) async fn change(
             let Some(_alone) = ctx.claims.take(&wanted.id) else { return Ok(Some(Next::After(plan.again))) };
             let now = client.sandbox(&wanted.id).await?;
             if now.is_some_and(|now| now.labels == wanted.labels) {
-                client.set(&wanted.id, &Setting::Labels(labels.clone())).await?;
+                // A look from before the call, or from while it was under way, says nothing of after it.
+                ctx.board.changed(&uid);
+                let taken = client.set(&wanted.id, &Setting::Labels(labels.clone())).await;
+                ctx.board.changed(&uid);
+                taken?;
                 tracing::info!(sandbox = %wanted.id, "took the sandbox over");
             }
-            ctx.board.changed(&uid);
             Next::After(plan.again)
         }
         Step::StartSandbox(id) => {
@@ -64,8 +67,12 @@ pub(super) async fn change(
             Next::After(plan.again)
         }
         Step::RecoverSandbox(id) => {
-            ctx.board.set_recovered(&uid, true);
-            client.recover_sandbox(id).await?;
+            let asked = client.recover_sandbox(id).await;
+            // Refused for now it was not asked; without an answer it may have been.
+            if asked.as_ref().err().is_none_or(|error| error.class == Class::Unclear) {
+                ctx.board.set_recovered(&uid, true);
+            }
+            asked?;
             Next::After(plan.again)
         }
         Step::KeepAwake(id) => {
@@ -75,12 +82,23 @@ pub(super) async fn change(
             }
             Next::After(plan.again)
         }
-        Step::Adjust(id, settings) => {
+        Step::Spare(id) => {
+            client.set(id, &Setting::AutoDelete(-1)).await?;
+            Next::After(Duration::ZERO)
+        }
+        Step::HandOver(id) => {
             tidy_at_the_end(lease, seen, client).await;
+            let Some(_alone) = ctx.claims.take(id) else { return Ok(Some(Next::After(plan.again))) };
+            // Somebody may have it already, if an earlier answer was lost.
+            if let Some(now) = client.sandbox(id).await?.filter(|now| is_ours(lease, now)) {
+                client.set(id, &Setting::Labels(released(lease, &now))).await?;
+                tracing::info!(sandbox = %id, "left the sandbox behind");
+            }
+            Next::After(plan.again)
+        }
+        Step::Adjust(id, settings) => {
             for setting in settings {
                 match client.set(id, setting).await {
-                    // It is not let go before it is as it should be left.
-                    Err(error) if is_ending(lease) => return Err(error.into()),
                     Ok(()) => tracing::info!(sandbox = %id, ?setting, "set what had drifted"),
                     // The sandbox serves all the same, and is to be looked at as often as ever.
                     Err(error) => tracing::warn!(sandbox = %id, ?setting, %error, "what has drifted could not be set"),

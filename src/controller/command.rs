@@ -19,12 +19,12 @@ use super::{
 };
 use crate::{
     api::{
-        COMMAND_FINALIZER, CommandCondition, CommandState, LeaseCondition, OnSessionLost, SandboxCommand,
-        SandboxCommandStatus, SandboxLease, condition,
+        COMMAND_FINALIZER, CommandCondition, CommandState, LEASE_FINALIZER, LeaseCondition, OnSessionLost,
+        SandboxCommand, SandboxCommandStatus, SandboxLease, condition,
     },
     cluster::{finalizer, status},
     plan::{
-        command::{self as plan, Again, Inputs, Lease, Observed, Sent, Step},
+        command::{self as plan, Again, Inputs, Lease, Observed, Sandbox, Sent, Step},
         defaults::with_defaults,
         lease::is_expired,
         queue::{self, Turn},
@@ -149,8 +149,10 @@ fn to_be_started(command: &SandboxCommand, turn: Turn, lease: &Lease, sent: &Sen
     let present = matches!(lease, Lease::Present { suspended: None, .. });
     match command.status.as_ref().and_then(|s| s.state) {
         Some(CommandState::Finished) => false,
+        // Also under a lease that is suspended: it drains.
         Some(CommandState::Running) => {
-            present && (sent.fresh || matches!(sent.answer, Some(Answer::Unseen | Answer::Fenced)))
+            matches!(lease, Lease::Present { .. })
+                && (sent.fresh || matches!(sent.answer, Some(Answer::Unseen | Answer::Fenced)))
         }
         Some(CommandState::Queued) | None => {
             present && turn.now && !command.spec.cancel && command.metadata.deletion_timestamp.is_none()
@@ -165,7 +167,9 @@ fn lease_view(lease: &SandboxLease, ctx: &Context) -> Lease {
         return Lease::Terminating { uid, sandbox };
     }
     if is_expired(lease) {
-        return Lease::Expired { uid, sandbox };
+        // With the finalizer went the sandbox, or out of our hands.
+        let let_go = !lease.finalizers().iter().any(|f| f == LEASE_FINALIZER);
+        return Lease::Expired { uid, sandbox: if let_go { Sandbox::Lost } else { sandbox } };
     }
     let suspended = lease.spec.suspend.then_some(lease.spec.suspend_policy);
     let ready = lease.status.as_ref().and_then(|s| condition(&s.conditions, LeaseCondition::Ready.as_str()));
@@ -183,7 +187,12 @@ async fn act(command: SandboxCommand, step: Step, found: Option<Found>, ctx: &Ar
             ctx.forget_command(&uid);
             Ok(Next::Rest)
         }
-        Step::Look(wait) => Ok(Next::After(wait)),
+        Step::Look(wait) => {
+            if !queue::running(&command) {
+                ctx.slots.leave(&uid);
+            }
+            Ok(Next::After(wait))
+        }
         Step::AddFinalizer => {
             let Some(now) = finalizer::add(&api, &command, COMMAND_FINALIZER).await? else { return Ok(Next::Rest) };
             ctx.latest.note(&now, &ctx.commands);
@@ -258,6 +267,10 @@ async fn record(
         }
         Some(CommandState::Finished) if old.state != new.state => {
             ctx.slots.leave(&now.uid().unwrap_or_default());
+            if queue::persists(&command) && queue::is_loss(new) {
+                // Those behind it are to know before it may be deleted.
+                ctx.hint_commands_of(&command.namespace().unwrap_or_default(), &command.spec.lease_ref.name, true);
+            }
             if let (Some(lease), Some((uid, attempt))) = (new.lease_uid.as_deref(), attempt(&command)) {
                 // A fenced one may have left what was uploaded for it too late.
                 let all = 1..=new.attempts.unwrap_or(1);

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::{api::core::v1::ObjectReference, jiff::Timestamp};
 use kube::{
-    Client, Resource,
+    Client, Resource, ResourceExt,
     runtime::reflector::{ObjectRef, Store},
 };
 use tokio::sync::{Semaphore, mpsc};
@@ -19,7 +19,10 @@ use crate::{
     cluster::events::Events,
     config::Config,
     daytona::Clients,
-    plan::queue,
+    plan::{
+        lease::{adopts, reuse_key},
+        queue,
+    },
 };
 
 /// What both controllers share. One per watched namespace (or one for all).
@@ -68,6 +71,18 @@ impl Context {
     /// Asks for a look at a lease. A hint that finds the channel full is dropped: a poll sees the same a little later.
     pub(super) fn hint_lease(&self, namespace: &str, name: &str) {
         let _ = self.lease_hints.try_send(ObjectRef::new(name).within(namespace));
+    }
+
+    /// Asks for a look at the leases that may have waited for this one's sandbox.
+    pub(super) fn hint_leases_after(&self, ended: &SandboxLease) {
+        let same = |other: &SandboxLease| {
+            let (reuse, adopt) = (reuse_key(ended), adopts(ended));
+            let reuses = reuse.is_some() && reuse == reuse_key(other) && ended.namespace() == other.namespace();
+            (reuses || (adopt.is_some() && adopt == adopts(other))) && ended.uid() != other.uid()
+        };
+        for other in self.leases.state().iter().filter(|other| same(other)) {
+            self.hint_lease(&other.namespace().unwrap_or_default(), &other.name_any());
+        }
     }
 
     /// The command does not run any more.

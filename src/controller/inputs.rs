@@ -2,7 +2,7 @@
 //! Secrets and `ConfigMaps` that it names. And what of its output must not be shown.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt::Write as _,
     sync::Arc,
 };
@@ -128,11 +128,19 @@ struct Reader<'a> {
     known: HashMap<(SourceKind, String), Option<Source>>,
     /// The secret values that were taken.
     values: Vec<Vec<u8>>,
+    /// Which of them: name and version of the Secret, and what of it.
+    taken: BTreeSet<String>,
 }
 
 impl<'a> Reader<'a> {
     fn new(command: &SandboxCommand, ctx: &'a Context) -> Self {
-        Self { ctx, namespace: command.namespace().unwrap_or_default(), known: HashMap::new(), values: Vec::new() }
+        Self {
+            ctx,
+            namespace: command.namespace().unwrap_or_default(),
+            known: HashMap::new(),
+            values: Vec::new(),
+            taken: BTreeSet::new(),
+        }
     }
 
     async fn prepare(&mut self, spec: &SandboxCommandSpec, lease: &Surroundings) -> Result<Prepared, Stop> {
@@ -202,6 +210,7 @@ impl<'a> Reader<'a> {
             (None, Some(object)) => (SourceKind::ConfigMap, object),
             (None, None) => return Ok(BTreeMap::new()),
         };
+        self.note(kind, &object.name, &format!("{prefix}*")).await?;
         let Some(source) = self.object(kind, object).await? else { return Ok(BTreeMap::new()) };
         let named = source.data.iter().map(|(key, value)| (format!("{prefix}{key}"), value.clone()));
         let all: BTreeMap<String, Vec<u8>> = named.filter(|(name, _)| is_variable_name(name)).collect();
@@ -224,6 +233,7 @@ impl<'a> Reader<'a> {
     /// A value; `None` when it is optional and not there.
     async fn key(&mut self, kind: SourceKind, key: &KeyRef) -> Result<Option<Vec<u8>>, Stop> {
         let object = ObjectRef { name: key.name.clone(), optional: key.optional };
+        self.note(kind, &key.name, &format!("/{}", key.key)).await?;
         let Some(source) = self.object(kind, &object).await? else { return Ok(None) };
         match source.data.get(&key.key).cloned() {
             Some(value) => {
@@ -260,13 +270,19 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Which versions of its Secrets were read; no value can be learned from it.
+    /// Notes what is taken of a Secret. Its lease may take something else tomorrow, of the same version of it.
+    async fn note(&mut self, kind: SourceKind, name: &str, what: &str) -> Result<(), Stop> {
+        if kind == SourceKind::Secret {
+            let optional = ObjectRef { name: name.to_owned(), optional: true };
+            let version = self.object(kind, &optional).await?.map_or("-", |secret| secret.version.as_str()).to_owned();
+            self.taken.insert(format!("{name}={version}{what}"));
+        }
+        Ok(())
+    }
+
+    /// Which versions of its Secrets were read, and what of them; no value can be learned from it.
     fn version(&self) -> Option<String> {
-        let secrets = self.known.iter().filter(|((kind, _), _)| *kind == SourceKind::Secret);
-        let mut all: Vec<String> = secrets
-            .map(|((_, name), source)| format!("{name}={}", source.as_ref().map_or("-", |s| s.version.as_str())))
-            .collect();
-        all.sort_unstable();
+        let all: Vec<&str> = self.taken.iter().map(String::as_str).collect();
         (!all.is_empty()).then(|| {
             Sha256::digest(all.join("\n")).iter().take(16).fold(String::new(), |mut text, byte| {
                 let _ = write!(text, "{byte:02x}");

@@ -147,6 +147,9 @@ fn after_failure(lease: &SandboxLease, plan: Plan, error: &daytona::Error) -> To
         (Step::DeleteSandbox(_), Class::Gone)
         | (Step::StopSandbox(_) | Step::ArchiveSandbox(_) | Step::RecoverSandbox(_), Class::Conflict) => {}
         (Step::DeleteSandbox(object), _) => told.blocked_by(error, &format!("sandbox {object}")),
+        (Step::StopSandbox(id) | Step::ArchiveSandbox(id) | Step::Spare(id) | Step::HandOver(id), _) if leaving => {
+            told.blocked_by(error, &format!("sandbox {id}"));
+        }
         _ if leaving => told.blocked_by(error, "the lease's session"),
         // The name is taken: perhaps by our own call whose answer was lost. The next look tells.
         (Step::CreateSandbox | Step::StartSandbox(_), Class::Conflict) => {}
@@ -168,6 +171,7 @@ async fn act(lease: &SandboxLease, plan: &Plan, seen: &Seen, ctx: &Context) -> R
             let left = finalizer::remove(&api, lease, LEASE_FINALIZER).await?;
             ctx.board.forget(&lease.uid().unwrap_or_default());
             ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any(), true);
+            ctx.hint_leases_after(lease);
             // An expired one stays behind.
             let left = left.filter(|lease| lease.metadata.deletion_timestamp.is_none());
             return Ok(left.map_or(Next::Gone, Next::now));

@@ -60,7 +60,7 @@ pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
         needed,
         running,
         since: Duration::ZERO,
-        leaving: if is_ending(lease) { ctx.board.leaving(&uid) } else { Duration::ZERO },
+        leaving: ctx.board.leaving(&uid, is_ending(lease) || lease.spec.suspend),
         kept_awake: ctx.board.kept_awake(&uid),
         recovered: ctx.board.recovered(&uid),
     };
@@ -163,7 +163,10 @@ async fn absence(
         None => Remote::Absent,
         Some(sandbox) => match sandbox.state {
             State::Destroyed(_) => Remote::Absent,
-            State::Failed(_) => Remote::FailedDeletion(sandbox),
+            State::Failed(_) => match judge(sandbox) {
+                Remote::Present(sandbox) => Remote::FailedDeletion(sandbox),
+                other => other,
+            },
             _ => judge(sandbox),
         },
     })

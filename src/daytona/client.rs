@@ -88,7 +88,7 @@ pub struct Client {
     key: Key,
     fingerprint: String,
     timeouts: Timeouts,
-    pub(super) budget: Budget,
+    pub(super) budget: Arc<Budget>,
 }
 
 impl fmt::Debug for Client {
@@ -131,7 +131,11 @@ impl Clients {
         if let Some(client) = known.get(&place).and_then(Weak::upgrade) {
             return Ok(client);
         }
-        let client = Arc::new(Client::new(endpoint.clone(), key, organization, self.timeouts)?);
+        // Daytona counts by key, whatever organisation is named beside it.
+        let same = known.iter().find(|((other, digest, _), _)| other == endpoint && *digest == place.1);
+        let budget = same.and_then(|(_, client)| Some(Arc::clone(&client.upgrade()?.budget)));
+        let budget = budget.unwrap_or_else(|| Arc::new(Budget::new()));
+        let client = Arc::new(Client::new(endpoint.clone(), key, organization, self.timeouts, budget)?);
         known.insert(place, Arc::downgrade(&client));
         Ok(client)
     }
@@ -194,7 +198,13 @@ impl Call {
 }
 
 impl Client {
-    fn new(endpoint: Endpoint, key: &Key, organization: Option<&str>, timeouts: Timeouts) -> Result<Self, Error> {
+    fn new(
+        endpoint: Endpoint,
+        key: &Key,
+        organization: Option<&str>,
+        timeouts: Timeouts,
+        budget: Arc<Budget>,
+    ) -> Result<Self, Error> {
         let build = "set up the client";
         let mut bearer = header::HeaderValue::from_str(&format!("Bearer {}", key.0.expose_secret()))
             .map_err(|_| Error::new(build, Class::Refused, "the key cannot be sent in a header"))?;
@@ -216,7 +226,7 @@ impl Client {
             .retry(reqwest::retry::never())
             .build()
             .map_err(|e| Error::from_connection(build, e))?;
-        Ok(Self { http, endpoint, key: key.clone(), fingerprint: key.fingerprint(), timeouts, budget: Budget::new() })
+        Ok(Self { http, endpoint, key: key.clone(), fingerprint: key.fingerprint(), timeouts, budget })
     }
 
     /// Where its calls go.
@@ -345,7 +355,8 @@ mod tests {
         let one = clients.get(&endpoint, &key, None).unwrap();
         assert!(Arc::ptr_eq(&one, &clients.get(&endpoint, &key, None).unwrap()));
         assert!(!Arc::ptr_eq(&one, &clients.get(&endpoint, &Key::new("dtn_other").unwrap(), None).unwrap()));
-        assert!(!Arc::ptr_eq(&one, &clients.get(&endpoint, &key, Some("org")).unwrap()));
+        let named = clients.get(&endpoint, &key, Some("org")).unwrap();
+        assert!(!Arc::ptr_eq(&one, &named) && Arc::ptr_eq(&one.budget, &named.budget));
         assert!(clients.get(&endpoint, &key, Some("or\ng")).is_err());
         assert!(!format!("{one:?} {clients:?} {:?}", one.http).contains("dtn_secret"));
     }

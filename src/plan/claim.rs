@@ -83,15 +83,15 @@ pub fn is_ours(lease: &SandboxLease, sandbox: &Sandbox) -> bool {
     lease.uid().is_some_and(|uid| sandbox.label(label::LEASE_UID) == Some(uid.as_str()))
 }
 
-/// Whether the lease has given the sandbox out of its hands.
+/// Whether a sandbox that was this lease's has been given out of its hands: by it, or even by who had it next.
 #[must_use]
 pub(super) fn is_released(lease: &SandboxLease, sandbox: &Sandbox) -> bool {
-    !is_ours(lease, sandbox) && lease.uid().is_some_and(|uid| sandbox.label(label::RELEASED_BY) == Some(uid.as_str()))
+    !is_ours(lease, sandbox) && sandbox.label(label::RELEASED_BY).is_some()
 }
 
 /// The labels of a sandbox that this lease gives out of its hands.
 #[must_use]
-pub(super) fn released(lease: &SandboxLease, sandbox: &Sandbox) -> BTreeMap<String, Value> {
+pub fn released(lease: &SandboxLease, sandbox: &Sandbox) -> BTreeMap<String, Value> {
     let mut labels = sandbox.labels.clone();
     labels.remove(label::LEASE_UID);
     labels.insert(label::RELEASED_BY.to_owned(), lease.uid().unwrap_or_default().into());
@@ -128,7 +128,7 @@ pub(super) fn claim(lease: &SandboxLease, sandbox: &Sandbox) -> Result<BTreeMap<
             if sandbox.label(label::DIGEST) != Some(digest(lease).as_str()) {
                 let why = format!(
                     "of reuseKey {key:?} was made with another snapshot, image, resources, target or other immutable \
-                     field of sandbox; use another reuseKey, or delete it in Daytona"
+                     field of sandbox; delete it in Daytona, or create a lease with another reuseKey"
                 );
                 return no(Reason::ReuseConflict, why);
             }

@@ -141,6 +141,8 @@ fn queued(
     };
     let status = command_status::waiting(command, status, reason, &message, now);
     let look = match ahead {
+        // Those that wait for the same object may be very many; the watch tells when it is there.
+        0 if matches!(observed.inputs, Inputs::Missing(..)) => 2 * LOOK_AT_PLACE,
         0 => LOOK,
         1..TOLD_POSITIONS => LOOK_AT_PLACE,
         _ => 2 * LOOK_AT_PLACE,
@@ -199,7 +201,7 @@ fn attempt(
             let status = SandboxCommandStatus {
                 sandbox_id: Some(command_status::id(id)),
                 secrets_version: secrets.clone(),
-                defaults: observed.defaults.clone(),
+                command_defaults: observed.defaults.clone(),
                 ..command_status::sent_to(status.clone(), place)
             };
             Step::Record(Box::new(command_status::starting(command, status, place.launcher, now)), Again::AtOnce)
@@ -225,8 +227,13 @@ fn run(
     let bound = status.lease_uid.as_deref().unwrap_or_default();
     let (sandbox, lease_stops) = match &observed.lease {
         Lease::Present { uid, sandbox, suspended, .. } if uid == bound => {
-            let cancels = *suspended == Some(SuspendPolicy::Cancel);
-            (sandbox, cancels.then_some(Reason::LeaseSuspended))
+            // What drains in a sandbox that was stopped has ended, and nothing starts it to tell how.
+            let ends = match suspended {
+                Some(SuspendPolicy::Cancel) => true,
+                Some(SuspendPolicy::Drain) => *sandbox == Sandbox::Down,
+                None => false,
+            };
+            (sandbox, ends.then_some(Reason::LeaseSuspended))
         }
         Lease::Terminating { uid, sandbox } | Lease::Expired { uid, sandbox } if uid == bound => {
             (sandbox, Some(Reason::LeaseEnded))
@@ -241,12 +248,13 @@ fn run(
     if let Some(outcome) = answered.or_else(|| unreachable_for_good(sandbox, stop.as_ref())) {
         return ended(command, status, &outcome, observed, now);
     }
-    if let Some(Stop(_, why)) = &stop {
+    if let Some(Stop(reason, why)) = &stop {
         // Whoever waits for its end should see what keeps it.
         let mut told = status.clone();
         if command.spec.cancel {
             told.cancel_time.get_or_insert(Time(now));
         }
+        told.lease_suspended |= *reason == Reason::LeaseSuspended;
         let told = command_status::running(command, told, &format!("being ended: {why}"), now);
         if told != *status {
             return Step::Record(Box::new(told), Again::AtOnce);
@@ -255,7 +263,14 @@ fn run(
     let Sandbox::Up { place, epoch, trusted, .. } = sandbox else { return Step::Look(LOOK) };
     let renewed = observed.sent.epoch != Some(*epoch);
     let kill = |after| Step::Kill { grace: command.spec.termination_grace_period_seconds.unsigned_abs().into(), after };
+    let suspended = matches!(&observed.lease, Lease::Present { suspended: Some(_), .. });
     match &observed.sent.answer {
+        // Nothing is made anew for it.
+        Some(Answer::Fenced) if suspended => {
+            let outcome = never(Reason::LeaseSuspended, "the lease was suspended before it had begun");
+            finish(command, status.clone(), &outcome, now)
+        }
+        Some(Answer::Unseen) if suspended && !trusted && stop.is_none() => Step::Fence,
         // It will never start, and it has to run still: once the place was looked at, as a new attempt.
         Some(Answer::Fenced) if starting_deadline(command).is_some_and(|deadline| now >= deadline) => {
             finish(command, status.clone(), &too_late(command), now)

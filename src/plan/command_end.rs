@@ -36,6 +36,8 @@ pub(super) fn stop(
     } else if let Some(reason) = lease_stops {
         let what = if reason == Reason::LeaseSuspended { "was suspended" } else { "ended" };
         Some(Stop(reason, format!("the lease {what} while it ran")))
+    } else if status.lease_suspended {
+        Some(Stop(Reason::LeaseSuspended, "the lease was suspended while it ran".to_owned()))
     } else if due(command, status).is_some_and(|due| now >= due) {
         let seconds = command.spec.timeout();
         Some(Stop(Reason::TimedOut, format!("it ran longer than timeoutSeconds ({seconds})")))
@@ -129,7 +131,8 @@ pub(super) fn unreachable_for_good(sandbox: &Sandbox, stop: Option<&Stop>) -> Op
             "the sandbox is gone or failed; its exit code is not known",
         )),
         (Sandbox::Lost | Sandbox::Down, Some(Stop(reason, message))) => {
-            let message = format!("{message}; the sandbox no longer ran, its exit code is not known");
+            let message =
+                format!("{message}; its sandbox did not run any more, or was let go: its exit code is not known");
             Some(Outcome::without_result(*reason, message))
         }
         (Sandbox::Down, None) | (Sandbox::Unknown | Sandbox::Up { .. }, _) => None,

@@ -8,7 +8,7 @@ use crate::api::{CommandDefaults, CommandState, SandboxCommand};
 pub fn with_defaults(mut command: SandboxCommand, of_lease: Option<&CommandDefaults>) -> SandboxCommand {
     let status = command.status.as_ref();
     let started = status.is_some_and(|s| s.attempts.is_some() && s.state != Some(CommandState::Queued));
-    let defaults = if started { status.and_then(|s| s.defaults.clone()) } else { of_lease.cloned() };
+    let defaults = if started { status.and_then(|s| s.command_defaults.clone()) } else { of_lease.cloned() };
     let Some(defaults) = defaults else { return command };
     let spec = &mut command.spec;
     spec.timeout_seconds = spec.timeout_seconds.or(defaults.timeout_seconds);
@@ -50,7 +50,7 @@ mod tests {
         assert_eq!(seen(&new, Some(&of_lease)), (60, 10, 20));
         let own = command(&json!({ "timeoutSeconds": 5, "logs": { "maxBytes": 7 } }), &json!({ "state": "Queued" }));
         assert_eq!(seen(&own, Some(&of_lease)), (5, 10, 7));
-        let started = json!({ "state": "Running", "attempts": 1, "defaults": { "timeoutSeconds": 90 } });
+        let started = json!({ "state": "Running", "attempts": 1, "commandDefaults": { "timeoutSeconds": 90 } });
         assert_eq!(seen(&command(&json!({}), &started), Some(&of_lease)), (90, 4096, 65536));
     }
 }

@@ -6,19 +6,20 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::api::SandboxLease;
 
-/// When the lease expires, if it does: its duration, or the longest that is allowed, after the later of its creation
-/// and its renewal.
+/// When the lease expires, if it does: its duration after the later of its creation and its renewal, and no later than
+/// the longest that is allowed after its creation.
 #[must_use]
 pub fn expiry(lease: &SandboxLease, longest: Option<Duration>) -> Option<Timestamp> {
     let created = lease.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let from = created.max(lease.spec.renew_time.as_ref().map(|time| time.0))?;
-    let asked = lease.spec.lease_duration_seconds.map(SignedDuration::from_secs);
-    let longest = longest.and_then(|longest| SignedDuration::try_from(longest).ok());
-    let lasts = match (asked, longest) {
-        (Some(asked), Some(longest)) => asked.min(longest),
-        (asked, longest) => asked.or(longest)?,
-    };
-    from.checked_add(lasts).ok()
+    let after = |from: Timestamp, lasts: SignedDuration| from.checked_add(lasts).ok();
+    let asked = lease.spec.lease_duration_seconds.and_then(|seconds| after(from, SignedDuration::from_secs(seconds)));
+    let most = created.zip(longest.and_then(|longest| SignedDuration::try_from(longest).ok()));
+    let most = most.and_then(|(created, longest)| after(created, longest));
+    match (asked, most) {
+        (Some(asked), Some(most)) => Some(asked.min(most)),
+        (asked, most) => asked.or(most),
+    }
 }
 
 /// Whether the lease is letting go, or has: it is being deleted, or was seen to have expired.
@@ -72,7 +73,8 @@ mod tests {
         let before = json!({ "leaseDurationSeconds": 60, "renewTime": "2020-01-31T12:30:00Z" });
         assert_eq!(at(before, None).as_deref(), Some("2026-01-31T12:01:00Z"));
         let never = json!({ "leaseDurationSeconds": 315_360_000, "renewTime": "9999-01-01T00:00:00Z" });
-        assert_eq!(at(never, None), None, "beyond what a clock can show");
+        assert_eq!(at(never.clone(), None), None, "beyond what a clock can show");
+        assert_eq!(at(never, Some(60)).as_deref(), Some("2026-01-31T12:01:00Z"), "no renewal goes beyond the limit");
     }
 
     #[test]

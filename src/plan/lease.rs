@@ -18,7 +18,7 @@ use crate::{
 };
 
 pub use super::{
-    claim::{adopts, is_ours, own_name, reuse_key, reuse_name},
+    claim::{adopts, is_ours, own_name, released, reuse_key, reuse_name},
     expiry::{expiry, is_ending, is_expired},
     lease_seen::{Credentials, Intervals, Observed, Remote, Session, Step, session_id},
     lease_status::{Told, is_failing, status},
@@ -53,6 +53,11 @@ pub fn decide(lease: &SandboxLease, observed: &Observed, intervals: &Intervals) 
         (false, false, false) => {
             told.waiting(Reason::Provisioning, "the lease was accepted; its sandbox is looked for, or made");
             (Step::AddFinalizer, Duration::ZERO)
+        }
+        // Written first: what ends is looked at otherwise.
+        (false, true, true) if !is_expired(lease) => {
+            told.deleting("the lease has expired; letting go");
+            (Step::Record, Duration::ZERO)
         }
         (true, _, true) | (_, true, true) => release(lease, observed, intervals, &mut told),
         (false, false, true) => keep(lease, observed, intervals, &mut told),
@@ -120,7 +125,10 @@ fn keep(lease: &SandboxLease, observed: &Observed, intervals: &Intervals, told: 
         },
         Remote::Absent if id.is_none() && adopts(lease).is_some() => {
             let id = adopts(lease).unwrap_or_default();
-            let message = format!("Daytona knows no sandbox of the id {id:?} for this key: correct sandbox.adopt.id");
+            let message = format!(
+                "Daytona knows no sandbox of the id {id:?} for this key: delete this lease, and create another with the id of \
+                 one that is there"
+            );
             told.failed(Reason::SandboxLost, &message);
             rest
         }
@@ -156,8 +164,8 @@ fn keep(lease: &SandboxLease, observed: &Observed, intervals: &Intervals, told: 
                 && asked != has
             {
                 let message = format!(
-                    "the key belongs to organisation {has}, not to connection.organizationID {asked}; delete this lease, \
-                     which deletes its sandbox there, and create another with a key of {asked}"
+                    "the key belongs to organisation {has}, not to connection.organizationID {asked}; delete this lease, and \
+                     create another with a key of {asked}"
                 );
                 told.credentials(Reason::CredentialMismatch, &message);
                 return rest;
@@ -238,6 +246,11 @@ fn keep_sandbox(
         State::Changing(_) => {
             let reason = if session.is_some() { Reason::Restoring } else { Reason::Provisioning };
             told.waiting(reason, &format!("the sandbox is {word}"));
+            (Step::Rest, pace(observed, intervals))
+        }
+        // What ran when it failed is told as lost first: it must not be found again in older files.
+        State::Failed(_) if sandbox.recoverable == Some(true) && !observed.recovered && observed.running > 0 => {
+            told.waiting(Reason::Restoring, &format!("the sandbox is in state {word}; what ran in it is lost"));
             (Step::Rest, pace(observed, intervals))
         }
         State::Failed(_) if sandbox.recoverable == Some(true) && !observed.recovered => {

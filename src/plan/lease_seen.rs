@@ -82,7 +82,7 @@ pub struct Observed {
     pub running: usize,
     /// For how long the sandbox has been seen like this. One look may be wrong.
     pub since: Duration,
-    /// For how long the lease has been seen ending.
+    /// For how long the lease has been seen ending, or suspended.
     pub leaving: Duration,
     /// Since when the sandbox was last kept awake on purpose, if it was.
     pub kept_awake: Option<Duration>,
@@ -117,6 +117,10 @@ pub enum Step {
     ArchiveSandbox(String),
     /// Set what the sandbox has otherwise than its lease says.
     Adjust(String, Vec<Setting>),
+    /// Keep Daytona from deleting the sandbox for its age.
+    Spare(String),
+    /// Give the sandbox out of the lease's hands; from then on it is not ours.
+    HandOver(String),
     /// Open the recorded session and prove that its shell lives; without sessions, make the recorded workspace.
     OpenSession,
     /// Look whether the recorded place, known to have served, is still whole; then it serves.

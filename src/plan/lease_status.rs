@@ -31,7 +31,7 @@ pub struct Told {
     sandbox: Option<SandboxStatus>,
     session: Option<SessionStatus>,
     workspace: Option<SessionStatus>,
-    last_generation: Option<i64>,
+    last_session_generation: Option<i64>,
     expiry_time: Option<Time>,
     expired_time: Option<Time>,
     /// Whether commands go into a session.
@@ -65,7 +65,7 @@ impl Told {
             sandbox: recorded.sandbox,
             session: recorded.session,
             workspace: recorded.workspace,
-            last_generation: recorded.last_generation,
+            last_session_generation: recorded.last_session_generation,
             expiry_time: recorded.expiry_time,
             expired_time: recorded.expired_time,
             sessions: lease.spec.use_sessions,
@@ -199,6 +199,11 @@ impl Told {
             Class::Throttled(_) => (Reason::ApiThrottled, "; it is tried again"),
             // Daytona is busy with it: no reason to call for help.
             Class::Conflict => return self.deleting(&format!("{error} ({object}); it is tried again")),
+            Class::Refused => (
+                Reason::SandboxError,
+                "; it is tried again. Bring it in Daytona into a state in which that can be done, or change \
+                 spec.reclaimPolicy",
+            ),
             _ => (Reason::ApiUnreachable, "; it is tried again until Daytona says that it is gone"),
         };
         self.blocked(reason, &format!("{error} ({object}){then}"));
@@ -246,8 +251,8 @@ impl Told {
     /// Records the intent to make a new place for commands: a session, or a workspace alone.
     pub fn renew_session(&mut self, lease: &SandboxLease) {
         let here = self.session.as_ref().or(self.workspace.as_ref()).map(|place| place.generation);
-        let generation = here.max(self.last_generation).unwrap_or(0) + 1;
-        self.last_generation = Some(generation);
+        let generation = here.max(self.last_session_generation).unwrap_or(0) + 1;
+        self.last_session_generation = Some(generation);
         let place = SessionStatus { id: session_id(lease, generation), generation, creation_time: None };
         *if self.sessions { &mut self.session } else { &mut self.workspace } = Some(place);
     }
@@ -317,7 +322,7 @@ pub fn status(lease: &SandboxLease, told: &Told, gauges: CommandGauges, now: Tim
         sandbox: told.sandbox.clone(),
         session: told.session.clone(),
         workspace: told.workspace.clone(),
-        last_generation: told.last_generation,
+        last_session_generation: told.last_session_generation,
         expiry_time: told.expiry_time.clone(),
         expired_time: told.expired_time.clone(),
         commands: Some(gauges),

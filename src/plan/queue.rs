@@ -5,7 +5,9 @@ use std::borrow::Borrow;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::api::{CommandCondition, CommandReason, CommandState, SandboxCommand, ShellState, condition};
+use crate::api::{
+    CommandCondition, CommandReason, CommandState, SandboxCommand, SandboxCommandStatus, ShellState, condition,
+};
 
 /// What the order goes by. A command that was not accepted yet stands where its present resourceVersion puts it.
 type Place<'a> = (i32, i64, Option<Timestamp>, &'a str);
@@ -60,18 +62,25 @@ pub fn lost_before<'a>(
 ) -> Option<&'a SandboxCommand> {
     let status = this.status.as_ref().filter(|_| persists(this))?;
     let (lease, accepted) = (status.lease_uid.as_ref()?, &status.accepted_time.as_ref()?.0);
-    let lost = [CommandReason::SessionLost, CommandReason::ShellExited, CommandReason::OutcomeUnknown];
     of_lease.into_iter().find(|other| {
         let Some(status) = other.status.as_ref().filter(|_| persists(other) && !unfinished(other)) else {
             return false;
         };
-        let reason = condition(&status.conditions, CommandCondition::Succeeded.as_str()).map(|c| c.reason.as_str());
         status.lease_uid.as_ref() == Some(lease)
-            // One that was ended because of such a loss has no attempt, and is none itself.
-            && status.attempts.is_some()
-            && lost.iter().any(|lost| reason == Some(lost.as_str()))
+            && is_loss(status)
+            // In the same second nobody knows which was first; what is ended here has not run.
             && status.completion_time.as_ref().is_some_and(|completed| completed.0 >= *accepted)
     })
+}
+
+/// Whether an outcome means that what a command did to its surroundings is not known. One that was ended because of such
+/// a loss has no attempt, and is none itself; one that was ended on purpose is none either.
+#[must_use]
+pub fn is_loss(status: &SandboxCommandStatus) -> bool {
+    use CommandReason::{OutcomeUnknown, SandboxLost, SessionLost, ShellExited};
+    let reason = condition(&status.conditions, CommandCondition::Succeeded.as_str()).map(|c| c.reason.as_str());
+    let losses = [SessionLost, ShellExited, OutcomeUnknown, SandboxLost];
+    status.attempts.is_some() && losses.iter().any(|loss| reason == Some(loss.as_str()))
 }
 
 /// The turn of `this` among the commands of its lease, of which `parallel` may run at once.
@@ -159,7 +168,7 @@ fn place(command: &SandboxCommand) -> Place<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{SandboxCommandSpec, SandboxCommandStatus, Stamp, Truth, set_condition};
+    use crate::api::{SandboxCommandSpec, Stamp, Truth, set_condition};
 
     fn command(name: &str, sequence: Option<i64>, version: &str, state: Option<CommandState>) -> SandboxCommand {
         let spec: SandboxCommandSpec =

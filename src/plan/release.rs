@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use super::{
-    claim::{adopts, is_released, released},
+    claim::{adopts, is_released},
     lease_seen::{Credentials, Intervals, Observed, Remote, Session, Step, pace, soon},
     lease_status::{MISMATCH, Told, failure, stuck},
     sandbox::spared,
 };
 use crate::{
     api::{LeaseReason as Reason, ReclaimPolicy, SandboxLease, SandboxStatus, sandbox_label},
-    daytona::{Sandbox, Setting, State},
+    daytona::{Sandbox, State},
 };
 
 /// Decides what to do next about a lease that is being deleted, or has expired.
@@ -23,10 +23,18 @@ pub(super) fn release(
     told.deleting("letting go");
     let wait = (Step::Rest, pace(observed, intervals));
     let Some(recorded) = lease.status.as_ref().and_then(|s| s.sandbox.as_ref()) else {
-        // Nothing was ever intended, so nothing can be there, unless somebody wiped the status.
-        let Remote::Present(sandbox) = &observed.remote else { return (Step::RemoveFinalizer, Duration::ZERO) };
-        told.intend(observed);
-        told.sandbox(sandbox);
+        // Nothing was ever intended, so nothing can be there, unless somebody wiped the status: the finalizer is not put
+        // on before something is written.
+        let written = lease.status.as_ref().and_then(|s| s.observed_generation).is_some_and(|seen| seen >= 0);
+        match &observed.remote {
+            Remote::Present(sandbox) => {
+                told.intend(observed);
+                told.sandbox(sandbox);
+            }
+            _ if written => return (Step::RemoveFinalizer, Duration::ZERO),
+            _ if observed.name.is_empty() => return wait,
+            _ => told.intend(observed),
+        }
         return (Step::Record, Duration::ZERO);
     };
     let name = recorded.id.as_deref().unwrap_or(&recorded.name);
@@ -58,9 +66,13 @@ pub(super) fn release(
         }
         Remote::Absent if sure => (Step::RemoveFinalizer, Duration::ZERO),
         // It was given out of our hands; who has it now, if anybody, may do with it what he likes.
-        Remote::Foreign(sandbox) if is_released(lease, sandbox) => (Step::RemoveFinalizer, Duration::ZERO),
+        Remote::Foreign(sandbox) if recorded.id.is_some() && is_released(lease, sandbox) => {
+            (Step::RemoveFinalizer, Duration::ZERO)
+        }
         Remote::Foreign(sandbox)
-            if policy(lease) != ReclaimPolicy::Delete && sandbox.label(sandbox_label::LEASE_UID).is_some() =>
+            if recorded.id.is_some()
+                && policy(lease) != ReclaimPolicy::Delete
+                && sandbox.label(sandbox_label::LEASE_UID).is_some() =>
         {
             (Step::RemoveFinalizer, Duration::ZERO)
         }
@@ -127,7 +139,8 @@ fn release_sandbox(
             return (Step::Rest, wait);
         }
     }
-    if observed.running > 0 && observed.leaving < intervals.drain {
+    let place = lease.status.as_ref().and_then(|s| s.place());
+    if observed.running > 0 && observed.leaving < intervals.drain && place.is_some() {
         // The commands are ended by their own controller, which needs a way into the sandbox.
         if !matches!(observed.session, Session::Serving) {
             return (Step::ResumeSession, wait);
@@ -142,6 +155,10 @@ fn release_sandbox(
         Session::Absent => {
             told.session_gone();
             (Step::Record, Duration::ZERO)
+        }
+        // Nobody answers for it. With its sandbox it ends for certain, where the sandbox is to end.
+        Session::Unknown(_) if observed.leaving >= intervals.drain && policy(lease) != ReclaimPolicy::Retain => {
+            reclaim(sandbox, lease, observed, intervals, told)
         }
         Session::Unknown(error) => {
             told.blocked_by(error, &session.id);
@@ -173,38 +190,38 @@ fn reclaim(
     let (id, word) = (sandbox.id.clone(), sandbox.state.as_str());
     let wait = pace(observed, intervals);
     let policy = policy(lease);
+    // What is adopted and left as it is, is.
+    let untouched = adopts(lease).is_some() && policy == ReclaimPolicy::Retain;
     match (policy, &sandbox.state) {
         (ReclaimPolicy::Delete, _) => {
             told.deleting(&format!("deleting sandbox {id} ({word})"));
             (Step::DeleteSandbox(id), wait)
         }
         (ReclaimPolicy::Stop | ReclaimPolicy::Archive, State::Failed(_)) => {
+            let other = if adopts(lease).is_some() { "Retain" } else { "Delete or Retain" };
             let message = format!(
-                "it can be neither stopped nor archived: {}. Or set spec.reclaimPolicy to Delete or Retain",
+                "a sandbox in error can be neither stopped nor archived: {}. Or set spec.reclaimPolicy to {other}",
                 failure(sandbox)
             );
             told.blocked(Reason::SandboxError, &message);
             (Step::Rest, wait)
         }
-        (ReclaimPolicy::Stop | ReclaimPolicy::Archive, State::Started) => {
-            told.deleting(&format!("stopping sandbox {id}"));
-            (spared(sandbox).unwrap_or(Step::StopSandbox(id)), wait)
+        _ if spared(sandbox).is_some() && !untouched => {
+            told.deleting(&format!("keeping Daytona from deleting sandbox {id} for its age"));
+            (Step::Spare(id), wait)
         }
-        (ReclaimPolicy::Archive, State::Stopped | State::Paused) => {
+        // Only what is stopped can be archived.
+        (ReclaimPolicy::Stop | ReclaimPolicy::Archive, State::Started | State::Paused) => {
+            told.deleting(&format!("stopping sandbox {id}"));
+            (Step::StopSandbox(id), wait)
+        }
+        (ReclaimPolicy::Archive, State::Stopped) => {
             told.deleting(&format!("archiving sandbox {id}"));
             (Step::ArchiveSandbox(id), wait)
         }
         _ => {
             told.deleting(&format!("leaving sandbox {id} ({word}) behind"));
-            let untouched = adopts(lease).is_some() && policy == ReclaimPolicy::Retain;
-            let never = sandbox.auto_delete_interval.is_some_and(|minutes| minutes < 0.0);
-            let mut settings = Vec::new();
-            if !never && !untouched {
-                settings.push(Setting::AutoDelete(-1));
-            }
-            // The last of all: from here on it is not ours.
-            settings.push(Setting::Labels(released(lease, sandbox)));
-            (Step::Adjust(id, settings), soon(observed, intervals))
+            (Step::HandOver(id), soon(observed, intervals))
         }
     }
 }

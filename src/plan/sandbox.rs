@@ -84,10 +84,10 @@ pub fn drift(lease: &SandboxLease, sandbox: &Sandbox, intervals: &Intervals) -> 
     drift
 }
 
-/// What has to be done before a sandbox that is to be kept is stopped: Daytona may be about to delete it then.
+/// What has to be done before a sandbox that is to be kept is stopped, or let go: Daytona may delete it then.
 pub(super) fn spared(sandbox: &Sandbox) -> Option<Step> {
-    let goes = sandbox.auto_delete_interval.is_some_and(|minutes| minutes.abs() < 1.0);
-    goes.then(|| Step::Adjust(sandbox.id.clone(), vec![Setting::AutoDelete(-1)]))
+    let goes = sandbox.auto_delete_interval.is_some_and(|minutes| minutes >= 0.0);
+    goes.then(|| Step::Spare(sandbox.id.clone()))
 }
 
 /// Labels that are not about whose it is.

@@ -29,7 +29,7 @@ pub(super) fn suspend(
             told.ready(Reason::Suspended, &format!("the lease is suspended and the sandbox {word}; nothing wakes it"));
             (Step::Rest, intervals.idle)
         }
-        State::Changing(_) if observed.since >= intervals.stuck => {
+        State::Changing(_) | State::Unheard(_) if observed.since >= intervals.stuck => {
             told.failed(Reason::SandboxError, &stuck(sandbox, intervals));
             (Step::Rest, wait)
         }
@@ -58,14 +58,14 @@ fn suspend_running(
     let wait = pace(observed, intervals);
     let status = lease.status.clone().unwrap_or_default();
     told.sandbox_runs();
-    if observed.running > 0 {
+    // What runs is seen to its end by its own controller, which needs a way into the sandbox.
+    if observed.running > 0 && status.place().is_some() {
         let doing = match lease.spec.suspend_policy {
             SuspendPolicy::Drain => "waiting for the end of",
             SuspendPolicy::Cancel => "ending",
         };
         told.waiting(Reason::Suspended, &format!("suspending; {doing} {} running command(s)", observed.running));
-        // They are seen to their end by their own controller, which needs a way into the sandbox.
-        let resume = status.place().is_some() && !matches!(observed.session, Session::Serving);
+        let resume = !matches!(observed.session, Session::Serving);
         return (if resume { Step::ResumeSession } else { Step::Rest }, wait);
     }
     if let Some(session) = &status.session {
@@ -74,6 +74,8 @@ fn suspend_running(
                 told.session_gone();
                 return (Step::Record, Duration::ZERO);
             }
+            // Nobody answers for it; with its sandbox it ends for certain.
+            Session::Unknown(_) if observed.leaving >= intervals.drain => {}
             Session::Unknown(error) => {
                 told.error(error);
                 return (Step::Rest, wait);

@@ -103,5 +103,5 @@ async fn a_command_that_says_nothing_gets_its_leases_time_out_and_logs() {
     lease(&world, true, &json!({ "commandDefaults": { "timeoutSeconds": 1 } })).await;
     let runs = world.until_finished("runs").await;
     assert_eq!(runs["status"]["stdout"]["tail"], "in time\n", "{runs:#}");
-    assert_eq!(runs["status"]["defaults"]["timeoutSeconds"], 600);
+    assert_eq!(runs["status"]["commandDefaults"]["timeoutSeconds"], 600);
 }

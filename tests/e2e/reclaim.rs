@@ -183,9 +183,11 @@ async fn an_error_is_recovered_from_once_and_then_told() {
         ..ForcedState::default()
     };
     world.daytona.force_state(&id, &broken(true)).await.unwrap();
+    let recovers = "POST /api/sandbox/{sandbox}/recover";
+    world.eventually("it is recovered", async || world.calls(recovers).await == 1).await;
     world.command("c", "echo back").await;
     assert_eq!(world.until_finished("c").await["status"]["exitCode"], 0);
-    assert_eq!(world.calls("POST /api/sandbox/{sandbox}/recover").await, 1);
+    assert_eq!(world.calls(recovers).await, 1);
     world.daytona.force_state(&id, &broken(false)).await.unwrap();
     let told = world.until_reason("sblease", "l", "Ready", "SandboxError").await;
     assert_eq!(condition(&told, "Stalled")["status"], "True");

@@ -150,7 +150,7 @@ async fn names_may_be_as_long_as_kubernetes_has_them() {
 /// status.sandbox.homeDir, status.sandbox.creationTime, status.connection.apiURL, status.connection.organizationID,
 /// status.connection.keyFingerprint, status.session.id, status.session.generation, status.session.creationTime,
 /// status.workspace.id, status.workspace.generation, status.workspace.creationTime, status.mode,
-/// status.lastGeneration, status.lastHandledReconcileAt, status.commands.queued, status.commands.running,
+/// status.lastSessionGeneration, status.lastHandledReconcileAt, status.commands.queued, status.commands.running,
 /// status.commands.succeeded, status.commands.failed
 #[tokio::test(flavor = "multi_thread")]
 async fn the_status_says_what_is_there() {
@@ -190,7 +190,7 @@ async fn the_status_says_what_is_there() {
         assert_eq!(status["mode"], if sessions { "Sessions" } else { "OneShot" });
         let (here, not) = if sessions { ("session", "workspace") } else { ("workspace", "session") };
         assert_eq!(
-            (&status[here]["generation"], &status[not], &status["lastGeneration"]),
+            (&status[here]["generation"], &status[not], &status["lastSessionGeneration"]),
             (&json!(1), &Value::Null, &json!(1))
         );
         assert!(status[here]["id"].as_str().unwrap().starts_with(told["metadata"]["uid"].as_str().unwrap()));

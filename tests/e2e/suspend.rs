@@ -20,7 +20,7 @@ async fn interval(world: &World, id: &str, name: &str) -> Value {
 /// A script that says that it runs, and goes on until the file `go` is there.
 const WAITS: &str = "echo $$ >begun; until test -e go; do sleep 0.1; done; echo done";
 
-/// Fields: suspend, suspendPolicy, status.session.generation, status.lastGeneration
+/// Fields: suspend, suspendPolicy, status.session.generation, status.lastSessionGeneration
 #[tokio::test(flavor = "multi_thread")]
 async fn a_suspended_lease_drains_stops_and_comes_back_with_a_new_session() {
     let world = World::start("suspend").await;

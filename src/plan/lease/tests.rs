@@ -37,7 +37,8 @@ fn lease(stage: Stage) -> SandboxLease {
     if stage >= Finalizer {
         lease.metadata.finalizers = Some(vec![LEASE_FINALIZER.to_owned()]);
     }
-    let mut status = SandboxLeaseStatus::default();
+    let written = (stage >= Finalizer).then_some(1);
+    let mut status = SandboxLeaseStatus { observed_generation: written, ..SandboxLeaseStatus::default() };
     if stage >= Intended {
         status.connection = Some(ConnectionStatus {
             api_url: "https://d/".to_owned(),

@@ -27,6 +27,29 @@ fn under_a_suspended_lease_nothing_starts_and_what_runs_finishes_or_is_ended() {
 }
 
 #[test]
+fn what_was_recorded_and_never_began_does_not_keep_a_lease_from_being_suspended() {
+    let sent = |sent: Sent| Observed { sent, ..suspended(SuspendPolicy::Drain) };
+    let fresh = sent(Sent { fresh: true, ..Sent::default() });
+    assert_eq!(decide(&running(), &fresh, at(5)), Step::Submit { epoch: 1 }, "it drains");
+    let fenced = sent(Sent { answer: Some(Answer::Fenced), ..Sent::default() });
+    ends(&decide(&running(), &fenced, at(5)), Reason::LeaseSuspended, None);
+    let Lease::Present { uid, sandbox: _, reason, message, suspended } = suspended(SuspendPolicy::Drain).lease else {
+        unreachable!()
+    };
+    let stopped = seen(Lease::Present { uid, sandbox: Sandbox::Down, reason, message, suspended });
+    ends(&decide(&running(), &stopped, at(5)), Reason::LeaseSuspended, None);
+}
+
+#[test]
+fn what_is_being_ended_for_a_suspension_is_ended_also_if_the_lease_is_resumed() {
+    let mut command = running();
+    command.status.as_mut().unwrap().lease_suspended = true;
+    let resumed = seen(present(up("session-1", 1)));
+    let killed = Observed { sent: Sent { answer: Some(Answer::Fenced), ..Sent::default() }, ..resumed };
+    ends(&decide(&command, &killed, at(5)), Reason::LeaseSuspended, None);
+}
+
+#[test]
 fn an_expired_lease_ends_all_that_name_it() {
     let expired = || Lease::Expired { uid: BOUND.to_owned(), sandbox: Sandbox::Lost };
     ends(&decide(&queued(), &seen(expired()), at(5)), Reason::LeaseEnded, None);

@@ -79,15 +79,17 @@ fn a_suspended_lease_ends_its_session_then_stops_its_sandbox() {
 #[test]
 fn daytona_does_not_delete_what_is_suspended() {
     let goes = seen_with("started", &json!({ "autoDeleteInterval": 0 }));
+    assert_eq!(step(&suspended(Created), &goes), Step::Spare("box".to_owned()), "stopping it would delete it");
+    let later = seen_with("started", &json!({ "autoDeleteInterval": 5 }));
+    assert_eq!(step(&suspended(Created), &later), Step::Spare("box".to_owned()), "so would a controller that is gone");
     let never = Step::Adjust("box".to_owned(), vec![Setting::AutoDelete(-1)]);
-    assert_eq!(step(&suspended(Created), &goes), never, "stopping it would delete it");
     assert_eq!(step(&suspended(Created), &seen_with("stopped", &json!({ "autoDeleteInterval": 60 }))), never);
 }
 
 #[test]
 fn after_a_suspension_it_is_started_with_a_session_that_never_was() {
     let mut lease = lease(Created);
-    lease.status.as_mut().unwrap().last_generation = Some(3);
+    lease.status.as_mut().unwrap().last_session_generation = Some(3);
     assert_eq!(step(&lease, &box_("stopped")), Step::StartSandbox("box".to_owned()));
     let session = told(&lease, &box_("started")).session.unwrap();
     assert_eq!((session.id.as_str(), session.generation), ("uid-4", 4));
@@ -100,10 +102,16 @@ fn an_expired_lease_lets_go_and_stays_so() {
     let plan = decide(&expires(SessionLives), &when(50, with(Session::Serving)), &INTERVALS);
     assert_eq!((plan.step, plan.again), (Step::Rest, Duration::from_secs(10)), "it is looked at when it expires");
     let over = when(60, with(Session::Listed));
-    assert_eq!(step(&expires(SessionLives), &over), Step::DeleteSession);
+    assert_eq!(step(&expires(SessionLives), &over), Step::Record, "that it has expired is written first");
     waits(&expires(SessionLives), &over, "Expired");
-    assert_eq!(step(&expires(Created), &when(60, box_("started"))), Step::DeleteSandbox("box".to_owned()));
-    assert_eq!(step(&expires(Created), &when(60, absent(0))), Step::RemoveFinalizer);
+    let latched = |stage| {
+        let mut lease = expires(stage);
+        lease.status.as_mut().unwrap().expired_time = Some(Time(at(60)));
+        lease
+    };
+    assert_eq!(step(&latched(SessionLives), &over), Step::DeleteSession);
+    assert_eq!(step(&latched(Created), &when(60, box_("started"))), Step::DeleteSandbox("box".to_owned()));
+    assert_eq!(step(&latched(Created), &when(60, absent(0))), Step::RemoveFinalizer);
     let status = told(&expires(New), &when(60, absent(0)));
     assert_eq!(status.expired_time, Some(Time(at(60))));
     stalls(&expires(New), &when(60, absent(0)), "Expired");
@@ -131,16 +139,45 @@ fn what_is_kept_is_brought_into_the_state_that_is_asked_for() {
     for (policy, state) in
         [("Stop", "stopped"), ("Stop", "archived"), ("Archive", "archived"), ("Retain", "started"), ("Retain", "error")]
     {
-        let Step::Adjust(_, settings) = step(&ends(Created, policy), &box_(state)) else { panic!("{policy} {state}") };
-        let [Setting::Labels(labels)] = &settings[..] else { panic!("{settings:?}") };
-        assert_eq!((labels.get(label::LEASE_UID), labels[label::RELEASED_BY].as_str()), (None, Some("uid")));
+        assert_eq!(step(&ends(Created, policy), &box_(state)), Step::HandOver(box_id()), "{policy} {state}");
     }
-    let Step::Adjust(_, settings) =
-        step(&ends(Created, "Retain"), &seen_with("stopped", &json!({ "autoDeleteInterval": 5 })))
-    else {
-        panic!("Daytona would delete it")
-    };
-    assert_eq!((settings.len(), &settings[0]), (2, &Setting::AutoDelete(-1)));
+    for (policy, state) in [("Stop", "started"), ("Stop", "stopped"), ("Retain", "started"), ("Retain", "stopped")] {
+        let goes = seen_with(state, &json!({ "autoDeleteInterval": 5 }));
+        assert_eq!(
+            step(&ends(Created, policy), &goes),
+            Step::Spare(box_id()),
+            "{policy} {state}: Daytona would delete it"
+        );
+    }
+    for policy in ["Stop", "Archive"] {
+        assert_eq!(step(&ends(Created, policy), &box_("paused")), Step::StopSandbox(box_id()), "{policy}");
+    }
+}
+
+#[test]
+fn where_nobody_answers_for_a_session_it_ends_with_its_sandbox_at_last() {
+    let error = || Session::Unknown(error(Class::Unavailable));
+    let dead = |leaving| Observed { session: error(), leaving, ..box_("started") };
+    for (policy, last) in [
+        ("Delete", Step::DeleteSandbox("box".to_owned())),
+        ("Stop", Step::StopSandbox("box".to_owned())),
+        ("Retain", Step::DeleteSession),
+    ] {
+        assert_eq!(step(&ends(SessionLives, policy), &dead(Duration::ZERO)), Step::DeleteSession, "{policy}");
+        assert_eq!(step(&ends(SessionLives, policy), &dead(INTERVALS.drain)), last, "{policy}");
+    }
+    assert_eq!(step(&suspended(SessionLives), &dead(Duration::ZERO)), Step::Rest);
+    assert_eq!(step(&suspended(SessionLives), &dead(INTERVALS.drain)), Step::StopSandbox("box".to_owned()));
+}
+
+#[test]
+fn a_status_that_was_wiped_is_no_proof_that_nothing_is_there() {
+    let mut wiped = ends(Finalizer, "Delete");
+    assert_eq!(step(&wiped, &seen(Remote::NotAsked)), Step::RemoveFinalizer);
+    wiped.status.as_mut().unwrap().observed_generation = None;
+    assert_eq!(step(&wiped, &seen(Remote::NotAsked)), Step::Record);
+    let nameless = Observed { name: String::new(), ..seen(Remote::NotAsked) };
+    assert_eq!(step(&wiped, &nameless), Step::Rest);
 }
 
 #[test]
@@ -155,7 +192,7 @@ fn a_session_is_deleted_whatever_becomes_of_the_sandbox() {
 
 #[test]
 fn what_was_handed_over_is_let_go() {
-    let released = seen_with("stopped", &json!({ "labels": { label::RELEASED_BY: "uid" } }));
+    let released = seen_with("stopped", &json!({ "labels": { label::RELEASED_BY: "who had it next" } }));
     let taken = seen_with("started", &json!({ "labels": { label::LEASE_UID: "another" } }));
     assert_eq!(step(&ends(Created, "Stop"), &released), Step::RemoveFinalizer);
     assert_eq!(step(&ends(Created, "Delete"), &released), Step::RemoveFinalizer, "it was changed after that");
@@ -176,12 +213,16 @@ fn an_adopted_sandbox_is_claimed_before_it_is_used_and_never_made_or_deleted() {
     stalls(&adopts(Created), &leased, "OwnershipConflict");
     let mut gone = adopts(Created);
     gone.metadata = deleted(Created).metadata;
-    assert!(matches!(step(&gone, &box_("stopped")), Step::Adjust(..)), "whatever its reclaimPolicy");
+    assert_eq!(step(&gone, &box_("stopped")), Step::HandOver("box".to_owned()), "whatever its reclaimPolicy");
+    let goes = seen_with("stopped", &json!({ "autoDeleteInterval": 5 }));
+    assert_eq!(step(&gone, &goes), Step::HandOver("box".to_owned()), "it is left as it is");
 }
 
 #[test]
 fn an_error_that_daytona_can_recover_from_is_recovered_once() {
     let failed = seen_with("error", &json!({ "recoverable": true }));
+    let running = Observed { running: 1, ..failed.clone() };
+    assert_eq!(step(&lease(SessionLives), &running), Step::Rest, "what ran is told as lost first");
     assert_eq!(step(&lease(SessionLives), &failed), Step::RecoverSandbox("box".to_owned()));
     stalls(&lease(SessionLives), &Observed { recovered: true, ..failed }, "SandboxError");
 }
