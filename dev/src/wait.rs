@@ -29,10 +29,20 @@ pub async fn until<T>(
         let left = limit.saturating_sub(start.elapsed());
         match tokio::time::timeout(left, check()).await {
             Ok(Some(found)) => return Ok(found),
-            Ok(None) => tokio::time::sleep(LOOK).await,
-            Err(_) => {
-                return Err(TimedOut { what: what.into(), limit });
-            }
+            // A check that never waits for anything is not ended by a limit of none.
+            Ok(None) if !left.is_zero() => tokio::time::sleep(LOOK).await,
+            Ok(None) | Err(_) => return Err(TimedOut { what: what.into(), limit }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_check_that_waits_for_nothing_has_a_limit_too() {
+        assert_eq!(until("x", LOOK, async || Some(1)).await.unwrap(), 1);
+        assert!(until::<()>("x", LOOK, async || None).await.is_err());
     }
 }
