@@ -8,5 +8,5 @@ mod redact;
 
 pub use job::{Fetch, Job, Unfit, Upload};
 pub use output::{Kept, Output, Outputs, Stream, Streams};
-pub use protocol::{Answer, Attempt, Garbled, How, Workspace};
+pub use protocol::{Answer, Attempt, File, Garbled, How, Unfiled, Workspace, filed, hex};
 pub use redact::Redactor;

@@ -1,12 +1,16 @@
 //! The texts that are sent; [`answer`] reads what comes back.
 
 mod answer;
+mod files;
 
 use std::fmt::Write as _;
 
 use sha2::{Digest, Sha256};
 
-pub use self::answer::{Answer, Garbled, How};
+pub use self::{
+    answer::{Answer, Garbled, How},
+    files::{File, Unfiled, filed},
+};
 use super::job::{Fetch, Job, Upload, quote};
 
 /// The runner, as it is put into each sandbox.
@@ -18,8 +22,15 @@ const ASKING: &str = include_str!("asking.sh");
 /// The runner's part that keeps what a script writes.
 const KEEPING: &str = include_str!("keeping.sh");
 
+/// The runner's part that puts a lease's files in their places.
+const FILING: &str = include_str!("filing.sh");
+
 /// What reads a script whose surroundings carry over.
 const PERSIST: &str = include_str!("persist.sh");
+
+/// All of them by name; the runner last, for it reads the others.
+const PROGRAMS: [(&str, &str); 5] =
+    [("persist", PERSIST), ("keeping", KEEPING), ("asking", ASKING), ("filing", FILING), ("runner", RUNNER)];
 
 /// Most bytes that travel in a text: what Daytona lists stays short, and a here-document of this size is in its pipe
 /// as a whole before anything reads it, so that the end of whoever sends it cannot cut it. 4096, and room for the last
@@ -71,7 +82,7 @@ impl Workspace {
             "for tool in {tools}; do command -v $tool >/dev/null 2>&1 || {{ echo \"dtc1 lacks $tool\"; exit 1; }}; done\n\
              umask 077 && cd / && mkdir -p {base} && cd {base} && mkdir -p session guard input attempt wait persist &&\n",
         );
-        for (name, content) in [("persist", PERSIST), ("keeping", KEEPING), ("asking", ASKING), ("runner", RUNNER)] {
+        for (name, content) in PROGRAMS {
             let _ = write!(
                 text,
                 "cat >{name}.new.$$ <<'DTC-{name}' && mv -f {name}.new.$$ {name}-{}.sh &&\n{content}DTC-{name}\n",
@@ -255,11 +266,15 @@ impl Workspace {
 
 /// The programs are named by their content: an upgrade of the controller must not change a file that a shell reads.
 fn version() -> String {
-    let digest =
-        Sha256::new().chain_update(RUNNER).chain_update(ASKING).chain_update(KEEPING).chain_update(PERSIST).finalize();
-    digest.iter().take(6).fold(String::new(), |mut name, byte| {
-        let _ = write!(name, "{byte:02x}");
-        name
+    let digest = PROGRAMS.iter().fold(Sha256::new(), |digest, (_, text)| digest.chain_update(text)).finalize();
+    hex(digest.iter().take(6))
+}
+
+/// Bytes as hexadecimal digits.
+pub fn hex<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> String {
+    bytes.into_iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
     })
 }
 

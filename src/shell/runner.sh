@@ -5,6 +5,7 @@
 #   sh runner.sh mark    MARK                        leaves a mark that is no shell's
 #   sh runner.sh check   MARK                        says whether the mark is there
 #   sh runner.sh sweep   MARK [ATTEMPT...]           the same, and clears all attempts but these and those that run
+#   sh runner.sh file    ID                          puts the files that were uploaded as files/stage/ID in their places
 #   sh runner.sh run     ATTEMPT MARK FORM WORKDIR [INTERPRETER...]   runs a script, at most once, and stays with it
 #   sh runner.sh start   ATTEMPT MARK FORM WORKDIR [INTERPRETER...]   the same in a process of its own; comes back at once
 #   sh runner.sh wait    ATTEMPT MARK HEAD TAIL SECONDS [COLLECTED...]   waits for the end, reports, tidies up
@@ -368,6 +369,11 @@ case $op in
   check) [ -e "$base/session/$attempt" ] && say ready ;;
   run | detached) run "$@" ;;
   start) start "$@" ;;
+  file)
+    # shellcheck disable=SC1090
+    . "$base/filing-${0##*/runner-}"
+    file
+    ;;
   # In another file, which a shell that only runs need not read.
   wait | fence | kill | sweep)
     # shellcheck disable=SC1090

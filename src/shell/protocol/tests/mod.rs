@@ -4,6 +4,7 @@
 mod answers;
 mod clearing;
 mod evidence;
+mod files;
 mod inputs;
 mod isolation;
 mod kill;

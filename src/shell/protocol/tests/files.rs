@@ -1,0 +1,256 @@
+//! A lease's files: whole or not at all, nothing removed that is not ours, and the user's own left alone.
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+const ODD: &str = "it's \"odd\" \\n $HOME * ünï😀 -x ";
+
+impl Sandbox {
+    /// Stages and files them; what was said about it.
+    fn file_all(&self, files: &[File]) -> Result<(), Unfiled> {
+        let id = self.attempt().id;
+        Self::upload(&self.workspace.stage(&id, files.to_vec()));
+        filed(&id, &self.execute(&self.workspace.file(&id)))
+    }
+
+    fn wanted(&self, name: &str, content: &str) -> File {
+        File {
+            path: self.work().join(name).to_str().unwrap().to_owned(),
+            mode: "0640".to_owned(),
+            once: false,
+            content: content.as_bytes().to_vec(),
+        }
+    }
+
+    fn once(&self, name: &str, content: &str) -> File {
+        File { once: true, ..self.wanted(name, content) }
+    }
+
+    fn staged(&self) -> usize {
+        self.base().join("files/stage").read_dir().map_or(0, Iterator::count)
+    }
+}
+
+/// All names below a directory, and whether they are ours by name.
+fn leftovers(dir: &Path) -> bool {
+    dir.read_dir().unwrap().map(|entry| entry.unwrap()).any(|entry| {
+        entry.file_name() == ".dtc-new" || (entry.file_type().unwrap().is_dir() && leftovers(&entry.path()))
+    })
+}
+
+#[test]
+fn files_are_put_replaced_and_removed_as_they_are_wanted() {
+    for_each_with(&[Launcher::OneShot], |sandbox| {
+        let odd = format!("{ODD}/{ODD}");
+        let binary = File { content: vec![0, 255, b'\r', b'\n'], ..sandbox.wanted("empty/binary", "") };
+        let first = [
+            sandbox.wanted(&odd, "odd"),
+            sandbox.wanted("a/gone", "gone"),
+            sandbox.wanted("empty/none", ""),
+            binary.clone(),
+            sandbox.once("a/mine", "first"),
+            sandbox.once("a/once", "first"),
+        ];
+        assert_eq!(sandbox.file_all(&first), Ok(()));
+        assert_eq!(
+            (sandbox.file(&odd), sandbox.file("a/gone"), sandbox.file("a/mine")),
+            ("odd".to_owned(), "gone".to_owned(), "first".to_owned())
+        );
+        assert_eq!(std::fs::read(sandbox.work().join("empty/binary")).unwrap(), binary.content);
+        assert!(sandbox.work().join("empty/none").exists());
+        let mode = |name: &str| sandbox.work().join(name).metadata().unwrap().permissions().mode() & 0o7777;
+        assert_eq!((mode(&odd), mode("a")), (0o640, 0o755));
+        // The user's own changes, and a file of the user's beside ours.
+        std::fs::write(sandbox.work().join("a/mine"), "theirs").unwrap();
+        std::fs::remove_file(sandbox.work().join("a/once")).unwrap();
+        std::fs::write(sandbox.work().join("a/other"), "theirs").unwrap();
+        std::fs::write(sandbox.work().join("a/foreign"), "theirs").unwrap();
+        let odd_time = sandbox.work().join(&odd).metadata().unwrap().modified().unwrap();
+        let second = [
+            File { mode: "600".to_owned(), ..sandbox.wanted(&odd, "odd") },
+            sandbox.wanted("a/foreign", "ours"),
+            // Where a file was there is a directory now.
+            sandbox.wanted("a/gone/deeper", "new"),
+            sandbox.once("a/mine", "second"),
+            sandbox.once("a/late", "second"),
+        ];
+        assert_eq!(sandbox.file_all(&second), Ok(()));
+        assert_eq!((mode(&odd), sandbox.file("a/foreign")), (0o600, "ours".to_owned()));
+        assert_eq!(sandbox.work().join(&odd).metadata().unwrap().modified().unwrap(), odd_time, "it was replaced");
+        assert_eq!((sandbox.file("a/gone/deeper"), sandbox.file("a/mine")), ("new".to_owned(), "theirs".to_owned()));
+        assert_eq!((sandbox.file("a/late"), sandbox.file("a/other")), ("second".to_owned(), "theirs".to_owned()));
+        assert!(!sandbox.work().join("empty/none").exists() && !sandbox.work().join("empty/binary").exists());
+        assert_eq!(sandbox.file_all(&[]), Ok(()));
+        for gone in [odd.as_str(), "a/foreign", "a/gone/deeper"] {
+            assert!(!sandbox.work().join(gone).exists(), "{gone}");
+        }
+        assert_eq!((sandbox.file("a/mine"), sandbox.file("a/late")), ("theirs".to_owned(), "second".to_owned()));
+        // Written once means once, also when it was away in between.
+        assert_eq!(sandbox.file_all(&[sandbox.once("a/once", "second"), sandbox.once("a/mine", "second")]), Ok(()));
+        assert!(!sandbox.work().join("a/once").exists() && sandbox.file("a/mine") == "theirs");
+        assert!(!leftovers(&sandbox.work()) && sandbox.staged() == 0);
+    });
+}
+
+#[test]
+fn whose_a_file_is_can_change() {
+    for_each_with(&[Launcher::OneShot], |sandbox| {
+        assert_eq!(sandbox.file_all(&[sandbox.wanted("f", "one")]), Ok(()));
+        assert_eq!(sandbox.file_all(&[sandbox.once("f", "two")]), Ok(()));
+        assert_eq!(sandbox.file_all(&[]), Ok(()));
+        assert_eq!(sandbox.file("f"), "two", "it is the user's");
+        assert_eq!(sandbox.file_all(&[sandbox.wanted("f", "three")]), Ok(()));
+        assert_eq!(sandbox.file("f"), "three");
+        assert_eq!(sandbox.file_all(&[]), Ok(()));
+        assert!(!sandbox.work().join("f").exists());
+    });
+}
+
+#[test]
+fn what_cannot_be_written_is_named_and_holds_up_nothing_else() {
+    for_each_with(&[Launcher::OneShot], |sandbox| {
+        std::fs::create_dir_all(sandbox.work().join("dir/full")).unwrap();
+        std::fs::write(sandbox.work().join("file"), "theirs").unwrap();
+        let files = [
+            sandbox.wanted("dir", "x"),
+            sandbox.wanted("file/below", "x"),
+            sandbox.once("dir/full", "x"),
+            sandbox.wanted("z", "z"),
+        ];
+        let Err(Unfiled::Failed(failed)) = sandbox.file_all(&files) else { panic!("it was said to work") };
+        let work = sandbox.work();
+        let starts =
+            |number: usize, name: &str| failed[number].starts_with(&format!("{}: ", work.join(name).display()));
+        assert!(
+            failed.len() == 3 && starts(0, "dir") && starts(1, "file/below") && starts(2, "dir/full"),
+            "{failed:?}"
+        );
+        assert!(failed[0].contains("a directory is there"), "{failed:?}");
+        assert_eq!((sandbox.file("z"), sandbox.file("file")), ("z".to_owned(), "theirs".to_owned()));
+        assert!(!leftovers(&work) && sandbox.staged() == 0);
+        // What could not be written is not ours.
+        assert_eq!(sandbox.file_all(&[]), Ok(()));
+        assert!(work.join("dir/full").is_dir() && !work.join("z").exists());
+        // What has become somebody's directory is not removed.
+        assert_eq!(sandbox.file_all(&[sandbox.wanted("y", "y")]), Ok(()));
+        std::fs::remove_file(work.join("y")).unwrap();
+        std::fs::create_dir(work.join("y")).unwrap();
+        assert_eq!(sandbox.file_all(&[]), Ok(()));
+        assert!(work.join("y").is_dir());
+        // A link is replaced, not followed.
+        std::os::unix::fs::symlink("file", work.join("link")).unwrap();
+        assert_eq!(sandbox.file_all(&[sandbox.wanted("link", "ours")]), Ok(()));
+        assert_eq!((sandbox.file("link"), sandbox.file("file")), ("ours".to_owned(), "theirs".to_owned()));
+    });
+}
+
+#[test]
+fn an_upload_that_is_not_whole_changes_nothing() {
+    for_each_with(&[Launcher::OneShot], |sandbox| {
+        assert_eq!(sandbox.file_all(&[sandbox.wanted("a", "one"), sandbox.wanted("b", "one")]), Ok(()));
+        let files = [sandbox.wanted("a", "two"), sandbox.wanted("c", "two")];
+        for cut in 0..4 {
+            let id = sandbox.attempt().id;
+            let mut uploads = sandbox.workspace.stage(&id, files.to_vec());
+            match cut {
+                0 => drop(uploads.remove(0)),
+                1 => drop(uploads.pop()),
+                2 => drop(uploads[1].content.pop()),
+                _ => uploads[2].content.truncate(60),
+            }
+            Sandbox::upload(&uploads);
+            let said = filed(&id, &sandbox.execute(&sandbox.workspace.file(&id)));
+            assert_eq!(said, Err(Unfiled::Incomplete), "{cut}");
+            assert_eq!((sandbox.file("a"), sandbox.file("b")), ("one".to_owned(), "one".to_owned()), "{cut}");
+        }
+        // One that nobody filed, as after a crash, goes with the next; its text, late, does nothing.
+        let id = sandbox.attempt().id;
+        Sandbox::upload(&sandbox.workspace.stage(&id, vec![sandbox.wanted("a", "late")]));
+        assert_eq!(sandbox.file_all(&files), Ok(()));
+        assert_eq!(sandbox.staged(), 0);
+        assert!(filed(&id, &sandbox.execute(&sandbox.workspace.file(&id))).is_err());
+        assert_eq!((sandbox.file("a"), sandbox.file("c")), ("two".to_owned(), "two".to_owned()));
+        // So does a sweep.
+        Sandbox::upload(&sandbox.workspace.stage(&id, vec![sandbox.wanted("a", "late")]));
+        sandbox.execute(&sandbox.workspace.sweep(MARK, &[]));
+        assert_eq!(sandbox.staged(), 0);
+    });
+}
+
+/// A reader in a loop never sees half a file, nor none.
+#[test]
+fn a_reader_sees_one_whole_or_the_other() {
+    for_each_with(&[Launcher::OneShot], |sandbox| {
+        let versions = ["a", "b"].map(|letter| sandbox.wanted("f", &letter.repeat(300_000)));
+        assert_eq!(sandbox.file_all(&versions[..1]), Ok(()));
+        let path = sandbox.work().join("f");
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut seen = 0;
+                while !done.load(Ordering::Relaxed) {
+                    let text = std::fs::read(&path).unwrap();
+                    assert!(text.len() == 300_000 && text.iter().all(|b| *b == text[0]));
+                    seen += 1;
+                }
+                seen
+            });
+            for n in 1..8 {
+                assert_eq!(sandbox.file_all(&versions[n % 2..=n % 2]), Ok(()));
+            }
+            done.store(true, Ordering::Relaxed);
+            assert!(reader.join().unwrap() > 0);
+        });
+    });
+}
+
+/// Where the one before is still at it, it is ended: what it knows is old.
+#[test]
+fn the_newest_plan_counts() {
+    for_each_with(&[Launcher::OneShot], |sandbox| {
+        let old = sandbox.attempt().id;
+        let stage = sandbox.base().join("files/stage").join(&old);
+        // Its `cat` hangs.
+        let slow = sandbox.dir.path().join("bin/cat");
+        let cat = std::fs::read_link(&slow).ok();
+        std::fs::remove_file(&slow).ok();
+        let hang = "#!/bin/sh\necho >\"$HOME/hangs\"; until [ -e \"$HOME/go\" ]; do sleep 0.02; done; echo half\n";
+        std::fs::write(&slow, hang).unwrap();
+        std::fs::set_permissions(&slow, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Sandbox::upload(&sandbox.workspace.stage(&old, vec![sandbox.wanted("hangs", "x"), sandbox.wanted("z", "old")]));
+        let mut running = sandbox.spawn(&sandbox.workspace.file(&old));
+        sandbox.eventually("it hangs", |s| s.dir.path().join("home/hangs").exists());
+        assert!(filed(&old, &sandbox.execute(&sandbox.workspace.file(&old))).is_err(), "a copy of it does nothing");
+        assert!(stage.exists());
+        std::fs::remove_file(&slow).unwrap();
+        if let Some(cat) = cat {
+            std::os::unix::fs::symlink(cat, &slow).unwrap();
+        }
+        assert_eq!(sandbox.file_all(&[sandbox.wanted("z", "new")]), Ok(()));
+        running.wait().unwrap();
+        // What it was waiting for comes too late.
+        std::fs::write(sandbox.dir.path().join("home/go"), "").unwrap();
+        sandbox.eventually("nothing of it is left", |s| s.processes().is_empty());
+        assert!(!sandbox.work().join("hangs").exists());
+        assert_eq!((sandbox.file("z"), sandbox.staged()), ("new".to_owned(), 0));
+    });
+}
+
+#[test]
+fn only_a_whole_answer_counts() {
+    let failed = |paths: &[&str]| Err(Unfiled::Failed(paths.iter().map(|p| (*p).to_owned()).collect()));
+    assert_eq!(filed("i", "locale?\ndtc1 i filed\n"), Ok(()));
+    assert_eq!(
+        filed("i", "dtc1 i failed /a b: why\ndtc1 i failed /c: d\ndtc1 i unfinished\n"),
+        failed(&["/a b: why", "/c: d"])
+    );
+    assert_eq!(filed("i", "dtc1 i incomplete"), Err(Unfiled::Incomplete));
+    for text in
+        ["", "dtc1 j filed", "dtc1 i failed /a: b", "dtc1 i failed /a: b\ndtc1 i filed", "dtc1 i busy", "sh: not found"]
+    {
+        assert_eq!(filed("i", text), Err(Unfiled::Garbled), "{text}");
+    }
+    let file = File { path: "/p".to_owned(), mode: String::new(), once: false, content: b"hunter2".to_vec() };
+    assert_eq!(format!("{file:?}"), "File(/p, 7 bytes)");
+}
