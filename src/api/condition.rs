@@ -42,7 +42,8 @@ names! {
     /// Reasons of a lease's conditions.
     LeaseReason {
         Ready, Asleep, Suspended, Provisioning, Restoring, SandboxStopped, SandboxLost, SandboxError, SandboxStateUnknown,
-        SnapshotNotFound, NameConflict, ReuseConflict, OwnershipConflict, SecretNotFound, SecretInvalid, Unauthorized, CredentialMismatch,
+        SnapshotNotFound, NameConflict, ReuseConflict, OwnershipConflict, SecretNotFound, ConfigMapNotFound, SecretInvalid,
+        Unauthorized, CredentialMismatch, SyncingFiles,
         ControllerKeyNotAllowed, UrlNotAllowed = "URLNotAllowed", QuotaExceeded, ApiThrottled = "APIThrottled",
         ApiUnreachable = "APIUnreachable", Expired, Deleting, InvalidSpec,
     }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     SandboxLeaseStatus,
     command::Logs,
+    files::FileMapping,
     sandbox::Sandbox,
     schema,
     sources::{EnvSource, EnvVar, SourceKind, environment},
@@ -119,6 +120,17 @@ pub struct SandboxLeaseSpec {
     /// What holds for commands that say nothing of it. A change counts for commands that start after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command_defaults: Option<CommandDefaults>,
+
+    /// Files that are brought into the sandbox before the lease is Ready. They may be changed later: `ReadOnly` files of an
+    /// entry that is removed go, `ReadWrite` ones stay. At most 32 entries, and 256 files of 4 MiB in all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    #[x_kube(
+        merge_strategy = ListMerge::Map(vec!["path".to_owned()]),
+        validation = Rule::new("self.all(f, self.filter(g, g.path == f.path).size() == 1)")
+            .message("two entries of files have the same path")
+    )]
+    pub files: Vec<FileMapping>,
 
     /// What becomes of the sandbox when the lease is deleted or expires; the session is deleted always. Delete (the
     /// default): deleted, with proof. Stop: stopped; its files stay. Archive: stopped, and moved to slower storage.

@@ -60,6 +60,18 @@ pub struct SandboxLeaseStatus {
     #[schemars(schema_with = "schema::time")]
     pub expired_time: Option<Time>,
 
+    /// Directories that hold files with `access: ReadWrite`: where the user's own changes are. Advisory; it bounds
+    /// nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(max = 2048)))]
+    pub writable_dirs: Vec<String>,
+
+    /// Which files were brought in last: changes when an entry of `files`, the content of a `ConfigMap`, or the version
+    /// of a Secret does. No content can be learned from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub files_digest: Option<String>,
+
     /// How many commands are bound to this lease now; at most ten seconds old.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commands: Option<CommandGauges>,

@@ -5,6 +5,7 @@
 mod command;
 mod command_status;
 mod condition;
+mod files;
 mod lease;
 mod lease_status;
 mod sandbox;
@@ -17,6 +18,7 @@ pub use condition::{
     CommandCondition, CommandReason, Condition, LeaseCondition, LeaseReason, OutputReason, Stamp, Truth, condition,
     cut, remove_condition, set_condition,
 };
+pub use files::{Access, FileMapping, FileSource};
 pub use lease::{CommandDefaults, OnSessionLost, ReclaimPolicy, SandboxLease, SandboxLeaseSpec, SuspendPolicy};
 pub use lease_status::{CommandGauges, ConnectionStatus, SandboxLeaseStatus, SandboxStatus, SessionStatus};
 pub use sandbox::{Resources, Sandbox, Volume};

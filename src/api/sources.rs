@@ -20,8 +20,8 @@ pub struct KeyRef {
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[-._a-zA-Z0-9]+$"))]
     pub key: String,
 
-    /// Whether to go on without it when the object or the key is missing. Without it, a missing object is waited for,
-    /// and a missing key ends the command (`StartFailed`; nothing ran).
+    /// Whether to go on without it when the object or the key is missing. Without it, a missing object is waited for;
+    /// a missing key ends a command (`StartFailed`; nothing ran), and is waited for by a lease.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub optional: bool,
 }

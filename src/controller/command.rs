@@ -12,6 +12,7 @@ use super::{
     board::Suspicion,
     context::{Context, RECONCILE_LIMIT, parallel, reference},
     error::Error,
+    files,
     inputs::{self, Found},
     launch::{fence, kill, submit, wait},
     store::store,
@@ -162,7 +163,10 @@ fn to_be_started(command: &SandboxCommand, turn: Turn, lease: &Lease, sent: &Sen
 
 fn lease_view(lease: &SandboxLease, ctx: &Context) -> Lease {
     let uid = lease.uid().unwrap_or_default();
-    let sandbox = ctx.board.sandbox(&uid);
+    let mut sandbox = ctx.board.sandbox(&uid);
+    if let plan::Sandbox::Up { trusted, .. } = &mut sandbox {
+        *trusted &= !files::hold_commands(lease, ctx);
+    }
     if lease.metadata.deletion_timestamp.is_some() {
         return Lease::Terminating { uid, sandbox };
     }

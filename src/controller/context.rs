@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    attempts::Attempts, board::Board, by_lease::ByLease, claims::Claims, error::Failures, latest::Latest,
+    attempts::Attempts, board::Board, by_lease::ByLease, claims::Claims, error::Failures, files, latest::Latest,
     ledger::Ledger, pace::Pace, sequences::Sequences, slots::Slots, turns::Turns,
 };
 use crate::{
@@ -36,6 +36,7 @@ pub struct Context {
     pub(super) board: Board,
     pub(super) attempts: Arc<Attempts>,
     pub(super) failures: Failures,
+    pub(super) files: files::Memory,
     pub(super) latest: Latest,
     pub(super) sequences: Arc<Sequences>,
     pub(super) slots: Slots,

@@ -46,7 +46,7 @@ pub(super) async fn submit(
             return fence(command, ctx).await;
         }
         let files = files.into_iter().map(|file| (file.path, file.content)).collect();
-        handle.toolbox.upload(files).await.inspect_err(|error| {
+        handle.toolbox.upload("upload the command's files", files).await.inspect_err(|error| {
             if error.class == Class::Refused {
                 ctx.attempts.refused(&uid, &attempt, error.to_string());
             }

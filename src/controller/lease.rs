@@ -12,6 +12,7 @@ use super::{
     change::change,
     context::{Context, RECONCILE_LIMIT},
     error::Error,
+    files,
     observe::{Seen, observe, workspace},
     prepare::{directories, is_ready, mark, open_session, set_up},
     report::{api, report},
@@ -247,6 +248,10 @@ async fn in_session(
                 suspect = Some(Suspicion::Workspace);
             }
             workspace
+        }
+        Step::SyncFiles => {
+            files::sync(lease, toolbox, &mut told, ctx).await?;
+            return Ok(report(lease.clone(), &told, ctx).await?.map_or(Next::Gone, Next::now));
         }
         Step::DeleteSession => {
             toolbox.delete_session(&session.id).await?;

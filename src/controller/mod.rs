@@ -9,6 +9,7 @@ mod command;
 mod context;
 mod credentials;
 mod error;
+mod files;
 mod inputs;
 mod latest;
 mod launch;

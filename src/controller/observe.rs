@@ -4,12 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use kube::ResourceExt;
 
-use super::{board::Suspicion, context::Context, credentials};
+use super::{board::Suspicion, context::Context, credentials, files};
 use crate::{
     api::{SandboxLease, SandboxLeaseStatus},
     cluster::refs::cluster_and_namespace,
     daytona::{Class, Client, Error, Sandbox, State, Toolbox},
     plan::{
+        files::Files,
         lease::{Credentials, Observed, Remote, Session, adopts, is_ending, is_ours, own_name, reuse_key, reuse_name},
         queue,
     },
@@ -55,6 +56,7 @@ pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
         credentials,
         remote: Remote::NotAsked,
         session: Session::NotAsked,
+        files: if is_ending(lease) { Files::Wanted(None) } else { files::observe(lease, ctx).await },
         name,
         now: ctx.now(),
         needed,

@@ -21,7 +21,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-use super::{context::Context, subject::lease_of};
+use super::{context::Context, files, subject::lease_of};
 use crate::{
     api::{
         COMMAND_UID_LABEL, LOG_BYTES, LeaseCondition, SandboxCommand, SandboxCommandStatus, SandboxLease, SourceKind,
@@ -151,7 +151,7 @@ pub(super) async fn sources<K>(
                 source_changed(&namespace, &name, kind, ctx);
             }
             Ok(Event::Init) => ctx.ledger.begin_list(kind),
-            // Leases and commands are looked at when the controller starts.
+            // Leases and commands are looked at when the controller starts; what the files are read from, below.
             Ok(Event::InitApply(object)) => {
                 if let Some(bytes) = log_bytes(&object) {
                     let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
@@ -161,6 +161,11 @@ pub(super) async fn sources<K>(
             Ok(Event::InitDone) => {
                 ctx.ledger.end_list(kind);
                 listed.cancel();
+                // Nobody tells what has changed between a look and the list.
+                for lease in ctx.leases.state().iter().filter(|lease| !lease.spec.files.is_empty()) {
+                    ctx.files.changed(&lease.uid().unwrap_or_default());
+                    ctx.hint_lease(&lease.namespace().unwrap_or_default(), &lease.name_any());
+                }
             }
             Err(error) => tracing::warn!(%error, kind = kind.as_str(), "the watch failed; it is started again"),
         }
@@ -174,12 +179,18 @@ fn log_bytes<K: Resource>(object: &K) -> Option<u64> {
 }
 
 fn source_changed(namespace: &str, name: &str, kind: SourceKind, ctx: &Context) {
-    if kind == SourceKind::Secret {
-        for lease in ctx.leases.state() {
-            let named = lease.spec.connection.as_ref().and_then(|c| c.api_key_secret_ref.as_ref());
-            if named.is_some_and(|s| s.name == name) && lease.namespace().as_deref() == Some(namespace) {
-                ctx.hint_lease(namespace, &lease.name_any());
-            }
+    for lease in ctx.leases.state() {
+        if lease.namespace().as_deref() != Some(namespace) {
+            continue;
+        }
+        let key = lease.spec.connection.as_ref().and_then(|c| c.api_key_secret_ref.as_ref());
+        let is_key = kind == SourceKind::Secret && key.is_some_and(|key| key.name == name);
+        let is_file = files::reads(&lease, kind, name);
+        if is_file {
+            ctx.files.changed(&lease.uid().unwrap_or_default());
+        }
+        if is_key || is_file {
+            ctx.hint_lease(namespace, &lease.name_any());
         }
     }
     for command in ctx.commands.state() {
@@ -212,13 +223,14 @@ impl LeaseNews {
         let mut digest = DefaultHasher::new();
         (gone, lease.uid(), is_ending(lease)).hash(&mut digest);
         ready.map(|c| (&c.reason, &c.message)).hash(&mut digest);
-        lease.metadata.generation.hash(&mut digest);
+        (lease.metadata.generation, lease.status.as_ref().and_then(|s| s.observed_generation)).hash(&mut digest);
         let digest = digest.finish();
         // Those that wait for a lease of this name are bound to it.
         let new = !gone && !self.0.contains_key(&key);
         if gone {
             self.0.remove(&key);
             ctx.board.forget(&lease.uid().unwrap_or_default());
+            ctx.files.forget(&lease.uid().unwrap_or_default());
             ctx.failures.reset(&lease.uid().unwrap_or_default());
         } else if self.0.insert(key, digest) == Some(digest) {
             return;

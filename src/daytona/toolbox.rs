@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use reqwest::Method;
 use serde::Serialize;
+use tokio::sync::SemaphorePermit;
 use url::Url;
 
 use super::{
@@ -131,17 +132,22 @@ impl Toolbox {
         operation: &'static str,
         text: impl FnOnce() -> String,
     ) -> Result<Executed, Error> {
-        let _place = self.client.budget.admit_long().await;
+        let _place = self.long_place().await;
         self.execute(operation, &text(), Duration::ZERO).await
+    }
+
+    /// A place among the few that may have something long ready to be sent; to be had before that is made.
+    pub async fn long_place(&self) -> Option<SemaphorePermit<'_>> {
+        self.client.budget.admit_long().await
     }
 
     /// Puts files into the sandbox, making the directories that are missing; files that are there are replaced.
     ///
     /// # Errors
     /// When any of them could not be written; others may have been.
-    pub async fn upload(&self, files: Vec<(String, Vec<u8>)>) -> Result<(), Error> {
+    pub async fn upload(&self, operation: &'static str, files: Vec<(String, Vec<u8>)>) -> Result<(), Error> {
         let url = below(&self.url, &["files", "bulk-upload"]);
-        let call = Call::new("upload the command's files", Limiter::Toolbox, Method::POST, url);
+        let call = Call::new(operation, Limiter::Toolbox, Method::POST, url);
         self.client.send(call.files(files).without_body()).await.map(drop)
     }
 

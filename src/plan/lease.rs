@@ -6,6 +6,7 @@ use kube::ResourceExt;
 
 use super::{
     claim::claim,
+    files::{is_hindered, keep_files},
     lease_seen::{pace, soon},
     lease_status::{MISMATCH, failure, stuck},
     release::release,
@@ -139,6 +140,8 @@ fn keep(lease: &SandboxLease, observed: &Observed, intervals: &Intervals, told: 
                 rest
             }
             (Some(_), _) => (Step::Rest, pace(observed, intervals)),
+            // Nothing is paid for before it can be used.
+            (None, None) if is_hindered(observed, told) => rest,
             (None, None) => {
                 told.waiting(Reason::Provisioning, "about to create the sandbox");
                 told.intend(observed);
@@ -229,6 +232,10 @@ fn keep_sandbox(
             told.sandbox_runs();
             keep_session(session, lease, observed, intervals, told)
         }
+        // Nothing is woken for what cannot run; what may be running is looked after.
+        State::Stopped | State::Archived | State::Paused if observed.running == 0 && is_hindered(observed, told) => {
+            (Step::Rest, intervals.idle)
+        }
         // What was never made fit for commands, or was suspended, is started for its own sake; an idle one is not.
         State::Stopped | State::Archived | State::Paused if observed.needed || session.is_none() => {
             let reason = if observed.running > 0 { Reason::SandboxStopped } else { Reason::Restoring };
@@ -296,10 +303,7 @@ fn keep_session(
         (Step::Record, Duration::ZERO)
     };
     match &observed.session {
-        Session::Serving => {
-            told.serving();
-            (Step::Rest, intervals.idle)
-        }
+        Session::Serving => keep_files(lease, observed, intervals, told),
         Session::Unknown(error) => {
             told.error(error);
             (Step::Rest, pace(observed, intervals))

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
+use super::files::Files;
 use crate::{
     api::{LeaseReason as Reason, SandboxLease},
     daytona::{Error, Sandbox, Setting},
@@ -72,6 +73,8 @@ pub struct Observed {
     pub remote: Remote,
     /// The session that `status` names.
     pub session: Session,
+    /// Its files.
+    pub files: Files,
     /// The sandbox's name in Daytona: known before it exists, so that a lost reply loses nothing.
     pub name: String,
     /// The time.
@@ -123,6 +126,8 @@ pub enum Step {
     HandOver(String),
     /// Open the recorded session and prove that its shell lives; without sessions, make the recorded workspace.
     OpenSession,
+    /// Bring the lease's files into the sandbox, and take away those that are wanted no more.
+    SyncFiles,
     /// Look whether the recorded place, known to have served, is still whole; then it serves.
     ResumeSession,
     /// Delete the recorded session.

@@ -6,6 +6,7 @@ use kube::ResourceExt;
 
 use super::{
     expiry::is_ending,
+    files::Filed,
     lease_seen::{Credentials, Intervals, Observed, Remote, session_id},
 };
 use crate::{
@@ -34,6 +35,7 @@ pub struct Told {
     last_session_generation: Option<i64>,
     expiry_time: Option<Time>,
     expired_time: Option<Time>,
+    pub(super) files: Filed,
     /// Whether commands go into a session.
     sessions: bool,
     adopted: bool,
@@ -41,7 +43,7 @@ pub struct Told {
     credentials: Option<Said>,
     sandbox_ready: Option<Said>,
     session_ready: Option<Said>,
-    stalled: bool,
+    pub(super) stalled: bool,
     blocked: Option<(Reason, String)>,
 }
 
@@ -68,6 +70,7 @@ impl Told {
             last_session_generation: recorded.last_session_generation,
             expiry_time: recorded.expiry_time,
             expired_time: recorded.expired_time,
+            files: Filed::new(lease, observed),
             sessions: lease.spec.use_sessions,
             adopted: lease.spec.sandbox.as_ref().is_some_and(|s| s.adopt.is_some()),
             ready: None,
@@ -212,6 +215,7 @@ impl Told {
     /// Records the intent to create the sandbox, or to take one over: its name, and where.
     pub(super) fn intend(&mut self, observed: &Observed) {
         self.sandbox = Some(SandboxStatus { name: observed.name.clone(), ..SandboxStatus::default() });
+        self.files = Filed::default();
         if let Credentials::Usable { api_url, fingerprint } = &observed.credentials {
             self.connection = Some(ConnectionStatus {
                 api_url: api_url.clone(),
@@ -269,6 +273,9 @@ impl Told {
     pub(super) fn serving(&mut self) {
         let with = if self.sessions { "its session takes" } else { "takes" };
         self.ready(Reason::Ready, &format!("the sandbox runs and {with} commands"));
+        if self.files.unsynced {
+            self.waiting(Reason::SyncingFiles, "the lease's files are being brought into the sandbox");
+        }
     }
 
     /// Proved: no session of ours is left, nor a process that needs the workspace.
@@ -325,6 +332,8 @@ pub fn status(lease: &SandboxLease, told: &Told, gauges: CommandGauges, now: Tim
         last_session_generation: told.last_session_generation,
         expiry_time: told.expiry_time.clone(),
         expired_time: told.expired_time.clone(),
+        writable_dirs: told.files.writable_dirs.clone(),
+        files_digest: told.files.digest.clone(),
         commands: Some(gauges),
         last_handled_reconcile_at: requested_at.or(old.last_handled_reconcile_at),
     }

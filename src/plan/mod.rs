@@ -9,6 +9,7 @@ mod command_seen;
 mod command_status;
 pub mod defaults;
 mod expiry;
+pub mod files;
 pub mod lease;
 mod lease_seen;
 mod lease_status;

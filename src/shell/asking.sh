@@ -188,7 +188,7 @@ sweep() {
   done
   remove_cleared
   for fifo in "$base/wait"/*; do [ -d "/proc/${fifo##*.}" ] || rm -rf "$fifo"; done
-  rm -rf "$base/files/stage"
+  rm -rf "${base%/*}/files/stage"
 } 2>/dev/null
 
 # --- ending ----------------------------------------------------------------------------------------------------------

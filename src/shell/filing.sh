@@ -2,12 +2,14 @@
 # uses. POSIX sh.
 # shellcheck disable=SC2154 # variables of runner.sh
 #
+# Beside the workspaces, for a sandbox may have one lease after the other:
 #   files/stage/ID/     what was uploaded: each content under its file's key, and `plan`, whose lines are
 #                       ACCESS MODE BYTES KEY PATH|     (ACCESS: ro or rw), and at its end `end`
 #   files/owned/KEY     path of a file that is the lease's: it goes when no plan names it any more
 #   files/written/KEY   a file that was written once, and is the user's now
 
-stage=$base/files/stage/$attempt owned=$base/files/owned written=$base/files/written failed=''
+files=${base%/*}/files failed=''
+stage=$files/stage/$attempt owned=$files/owned written=$files/written
 
 # A path may have anything but control characters in it, and not every `echo` writes that as it is.
 fail() {
@@ -32,7 +34,7 @@ whole() {
 
 # Ends whoever else is at it, for another controller, or for a call that nobody waits for any more: the newest plan counts.
 alone() {
-  for other in "$base/files/stage"/*; do
+  for other in "$files/stage"/*; do
     [ "$other" != "$stage" ] || continue
     one='' since=''
     [ ! -f "$other/pid" ] || read -r one since <"$other/pid"

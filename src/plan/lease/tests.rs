@@ -88,6 +88,7 @@ fn seen(remote: Remote) -> Observed {
         credentials: usable(),
         remote,
         session: Session::NotAsked,
+        files: super::super::files::Files::Wanted(None),
         name: "sblease-uid".to_owned(),
         now: at(0),
         needed: false,

@@ -42,7 +42,8 @@ impl Workspace {
     /// What has to be uploaded before [`Self::file`] is sent. `id`, of `[A-Za-z0-9-]`, is used once.
     #[must_use]
     pub fn stage(&self, id: &str, files: Vec<File>) -> Vec<Upload> {
-        let upload = |name: &str, content| Upload { path: format!("{}/files/stage/{id}/{name}", self.base), content };
+        let beside = self.base.rsplit_once('/').map_or("", |(directory, _)| directory);
+        let upload = |name: &str, content| Upload { path: format!("{beside}/files/stage/{id}/{name}"), content };
         let mut plan = String::new();
         let mut uploads = Vec::with_capacity(files.len() + 1);
         for file in files {

@@ -28,7 +28,7 @@ impl Sandbox {
     }
 
     fn staged(&self) -> usize {
-        self.base().join("files/stage").read_dir().map_or(0, Iterator::count)
+        self.base().with_file_name("files").join("stage").read_dir().map_or(0, Iterator::count)
     }
 }
 
@@ -104,6 +104,20 @@ fn whose_a_file_is_can_change() {
         assert_eq!(sandbox.file("f"), "three");
         assert_eq!(sandbox.file_all(&[]), Ok(()));
         assert!(!sandbox.work().join("f").exists());
+    });
+}
+
+#[test]
+fn what_one_lease_has_left_the_next_one_knows() {
+    for_each_with(&[Launcher::OneShot], |sandbox| {
+        assert_eq!(sandbox.file_all(&[sandbox.once("mine", "one"), sandbox.wanted("theirs", "one")]), Ok(()));
+        std::fs::write(sandbox.work().join("mine"), "edited").unwrap();
+        let home = sandbox.dir.path().join("home");
+        sandbox.workspace = Workspace::new(home.to_str().unwrap(), sandbox.work().to_str().unwrap(), "another");
+        assert_eq!(sandbox.execute(&sandbox.workspace.set_up()).trim(), Workspace::SET_UP);
+        assert_eq!(sandbox.file_all(&[sandbox.once("mine", "two")]), Ok(()));
+        assert_eq!(sandbox.file("mine"), "edited");
+        assert!(!sandbox.work().join("theirs").exists());
     });
 }
 
@@ -210,7 +224,7 @@ fn a_reader_sees_one_whole_or_the_other() {
 fn the_newest_plan_counts() {
     for_each_with(&[Launcher::OneShot], |sandbox| {
         let old = sandbox.attempt().id;
-        let stage = sandbox.base().join("files/stage").join(&old);
+        let stage = sandbox.base().with_file_name("files").join("stage").join(&old);
         // Its `cat` hangs.
         let slow = sandbox.dir.path().join("bin/cat");
         let cat = std::fs::read_link(&slow).ok();
