@@ -16,6 +16,8 @@ mod cost;
 mod defaults;
 mod enumerate;
 mod faults;
+mod files;
+mod files_faults;
 mod inputs;
 mod lifecycle;
 mod logs;

@@ -64,8 +64,8 @@ impl Expected {
 }
 
 impl Examples {
-    /// Reads all leases and commands in a directory. Files with other objects, such as a Secret to fill in,
-    /// are left out.
+    /// Reads all leases and commands in a directory, and what they are read from. Files with other objects, such as a
+    /// Secret to fill in, are left out.
     pub(super) fn read(directory: &Path) -> Result<Self, Error> {
         let unreadable = |source| Error::File { path: directory.to_owned(), source };
         let mut files = Vec::new();
@@ -77,10 +77,11 @@ impl Examples {
             }
         }
         let is = |object: &Value, kind: &str| text(object, "/kind").as_deref() == Some(kind);
-        let ours = |object: &Value| is(object, "SandboxLease") || is(object, "SandboxCommand");
+        let ours = |object: &Value| ["SandboxLease", "SandboxCommand", "ConfigMap"].iter().any(|kind| is(object, kind));
         files.retain(|(_, objects)| !objects.is_empty() && objects.iter().all(ours));
         let has_lease = |objects: &[Value]| objects.iter().any(|object| is(object, "SandboxLease"));
-        files.sort_by_key(|(path, objects)| (!has_lease(objects), path.clone()));
+        // The plainest first.
+        files.sort_by_key(|(path, objects)| (!has_lease(objects), objects.len(), path.clone()));
 
         let all = || files.iter().flat_map(|(_, objects)| objects);
         let wrong = |reason: &str| Error::Example { path: directory.to_owned(), reason: reason.to_owned() };
