@@ -135,6 +135,8 @@ pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Files {
 /// Puts the files into the sandbox, each at once or not at all, removes what is wanted no more, and tells so.
 pub(super) async fn sync(lease: &SandboxLease, toolbox: &Toolbox, told: &mut Told, ctx: &Context) -> Result<(), Error> {
     let uid = lease.uid().unwrap_or_default();
+    // A source that changes often must not keep an idle sandbox awake, nor a file that cannot be written.
+    let toolbox = toolbox.unnoticed();
     // Before they are read: a thousand sandboxes must not have a thousand times some MiB in memory.
     let _place = toolbox.long_place().await;
     // Where a source has just gone, the next look tells.

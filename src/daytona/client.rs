@@ -162,11 +162,23 @@ pub(super) struct Call {
     pub(super) limit: Option<Duration>,
     /// Whether the body of a successful answer is of interest.
     pub(super) with_body: bool,
+    /// Whether it is no use of the sandbox, and must not keep it awake.
+    pub(super) unnoticed: bool,
 }
 
 impl Call {
     pub(super) fn new(operation: &'static str, limiter: Limiter, method: Method, url: Url) -> Self {
-        Self { operation, limiter, method, url, body: Body::None, held: Duration::ZERO, limit: None, with_body: true }
+        Self {
+            operation,
+            limiter,
+            method,
+            url,
+            body: Body::None,
+            held: Duration::ZERO,
+            limit: None,
+            with_body: true,
+            unnoticed: false,
+        }
     }
 
     pub(super) fn json(mut self, body: &impl Serialize) -> Result<Self, Error> {
@@ -257,7 +269,7 @@ impl Client {
 
     /// Makes a call. The only place that touches the network.
     pub(super) async fn send(&self, call: Call) -> Result<Vec<u8>, Error> {
-        let Call { operation, limiter, method, url, body, held, limit, with_body } = call;
+        let Call { operation, limiter, method, url, body, held, limit, with_body, unnoticed } = call;
         let span = tracing::debug_span!("daytona", operation, status = tracing::field::Empty);
         async {
             let _place = self.budget.admit(limiter).await.map_err(|left| {
@@ -265,6 +277,9 @@ impl Client {
             })?;
             let usual = self.timeouts.request + held;
             let mut request = self.http.request(method, url).timeout(limit.map_or(usual, |l| l.min(usual)));
+            if unnoticed {
+                request = request.header("X-Daytona-Skip-Last-Activity-Update", "true");
+            }
             // Of files nobody knows whether they are secret, and an answer may repeat them.
             let discreet = matches!(body, Body::Files(_));
             request = match body {

@@ -20,6 +20,7 @@ use super::{
 pub struct Toolbox {
     client: Arc<Client>,
     url: Url,
+    unnoticed: bool,
 }
 
 /// How long a session's shell may take for a trifle.
@@ -50,13 +51,19 @@ impl Toolbox {
         if !client.endpoint().toolbox_origins.contains(&origin) {
             return Err(origin);
         }
-        Ok(Self { client: Arc::clone(client), url: below(&url, &[&sandbox.id]) })
+        Ok(Self { client: Arc::clone(client), url: below(&url, &[&sandbox.id]), unnoticed: false })
     }
 
     /// Whether this is how that client reaches that sandbox, now that either may have changed.
     #[must_use]
     pub fn is(&self, client: &Arc<Client>, sandbox: &Sandbox) -> bool {
         Arc::ptr_eq(&self.client, client) && Self::of(client, sandbox).is_ok_and(|now| now.url == self.url)
+    }
+
+    /// The same for uploads and texts that are no use of the sandbox: they do not keep it awake.
+    #[must_use]
+    pub fn unnoticed(&self) -> Self {
+        Self { unnoticed: true, ..self.clone() }
     }
 
     /// Directory that commands start in, as Daytona has it.
@@ -120,7 +127,8 @@ impl Toolbox {
     pub async fn execute(&self, operation: &'static str, text: &str, held: Duration) -> Result<Executed, Error> {
         let url = below(&self.url, &["process", "execute"]);
         let limiter = if held.is_zero() { Limiter::Toolbox } else { Limiter::Held };
-        let call = Call::new(operation, limiter, Method::POST, url).held(held);
+        let mut call = Call::new(operation, limiter, Method::POST, url).held(held);
+        call.unnoticed = self.unnoticed;
         let timeout = held.as_secs() + 60;
         self.client.fetch(call.json(&Execute { command: text, timeout })?).await
     }
@@ -147,7 +155,8 @@ impl Toolbox {
     /// When any of them could not be written; others may have been.
     pub async fn upload(&self, operation: &'static str, files: Vec<(String, Vec<u8>)>) -> Result<(), Error> {
         let url = below(&self.url, &["files", "bulk-upload"]);
-        let call = Call::new(operation, Limiter::Toolbox, Method::POST, url);
+        let mut call = Call::new(operation, Limiter::Toolbox, Method::POST, url);
+        call.unnoticed = self.unnoticed;
         self.client.send(call.files(files).without_body()).await.map(drop)
     }
 

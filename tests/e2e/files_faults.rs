@@ -1,6 +1,6 @@
 //! What can go wrong while files are brought in, and what is refused.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use dev::faults::Rule;
 use serde_json::{Value, json};
@@ -105,6 +105,44 @@ async fn a_directory_in_the_way_is_named_and_holds_up_no_other_file() {
     std::fs::remove_file(work.join("file")).unwrap();
     world.until_ready("l").await;
     assert_eq!((read(&work.join("taken")), read(&work.join("file/below"))), ("x".to_owned(), "x".to_owned()));
+}
+
+/// Neither a source that changes often nor a file that can never be written keeps an idle sandbox awake.
+#[tokio::test(flavor = "multi_thread")]
+async fn bringing_files_in_is_no_use_of_the_sandbox() {
+    let world = World::start("unnoticed").await;
+    put(&world, "ConfigMap", "conf", &json!({ "a": "one" })).await;
+    world.apply(&with_files(&json!([{ "path": "conf", "configMapRef": { "name": "conf" } }]))).await.unwrap();
+    world.until_ready("l").await;
+    let (work, before) = (work(&world).await, world.sandbox().await.last_activity_at);
+    world.daytona.advance_clock(Duration::from_mins(5)).await.unwrap();
+    put(&world, "ConfigMap", "conf", &json!({ "a": "two" })).await;
+    world.eventually("it is brought in", async || read(&work.join("conf/a")) == "two").await;
+    assert_eq!(world.sandbox().await.last_activity_at, before);
+}
+
+/// A sandbox outlives its lease, and so does what is known of its files.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_lease_of_a_sandbox_knows_what_is_the_users() {
+    let world = World::start("next").await;
+    let manifest = |files: &Value| {
+        let mut manifest: Value = serde_json::from_str(&with_files(files)).unwrap();
+        manifest["spec"]["sandbox"] = json!({ "reuseKey": "k" });
+        manifest["spec"]["reclaimPolicy"] = "Stop".into();
+        manifest.to_string()
+    };
+    world.apply(&manifest(&some_files())).await.unwrap();
+    world.until_ready("l").await;
+    world.command("edit", "echo edited >dir/mine").await;
+    world.until_finished("edit").await;
+    world.delete("sblease", "l").await;
+    world.until_gone("sblease", "l").await;
+    let work = work(&world).await;
+    assert_eq!(read(&work.join("dir/shown")), "shown");
+    world.apply(&manifest(&json!([some_files()[1], { "path": "new", "content": "new" }]))).await.unwrap();
+    world.until_ready("l").await;
+    assert_eq!((read(&work.join("dir/mine")), read(&work.join("new"))), ("edited\n".to_owned(), "new".to_owned()));
+    assert!(!work.join("dir/shown").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
