@@ -16,7 +16,7 @@ use crate::{
     daytona::{Class, Toolbox},
     plan::{
         files::{Files, Gathering, Hindrance, Object, Wanted, in_step},
-        lease::Told,
+        lease::{Told, is_ending},
     },
     shell::{Unfiled, filed},
 };
@@ -99,6 +99,9 @@ impl Memory {
 
 /// Whether commands have to wait until the sandbox has the lease's files as they are now.
 pub(super) fn hold_commands(lease: &SandboxLease, ctx: &Context) -> bool {
+    if is_ending(lease) {
+        return false;
+    }
     let looked_at = lease.status.as_ref().and_then(|s| s.observed_generation);
     let unseen = !lease.spec.files.is_empty() && looked_at != lease.metadata.generation;
     unseen || ctx.files.is_behind(&lease.uid().unwrap_or_default())

@@ -218,12 +218,12 @@ async fn a_read_write_file_is_written_once() {
     put(&world, "ConfigMap", "conf", &json!({ "a": "one", "b": "one" })).await;
     let files = json!([
         { "path": "mine", "configMapRef": { "name": "conf" }, "access": "ReadWrite" },
-        { "path": "marker", "configMapKeyRef": { "name": "conf", "key": "a" } },
+        { "path": "z-marker", "configMapKeyRef": { "name": "conf", "key": "a" } },
     ]);
     world.apply(&with_files(&files)).await.unwrap();
     world.until_ready("l").await;
     let work = work(&world).await;
-    let [a, b, c, marker] = ["mine/a", "mine/b", "mine/c", "marker"].map(|name| work.join(name));
+    let [a, b, c, marker] = ["mine/a", "mine/b", "mine/c", "z-marker"].map(|name| work.join(name));
     assert_eq!((read(&a), read(&b)), ("one".to_owned(), "one".to_owned()));
     world.command("edit", "echo edited >mine/a; rm mine/b").await;
     world.until_finished("edit").await;
@@ -249,7 +249,7 @@ async fn a_read_write_file_is_written_once() {
     looked_at(&world, 3).await;
     assert_eq!(world.calls("POST /api/sandbox/{sandbox}/start").await, 0, "woken for a file");
     assert_eq!(read(&marker), "three");
-    world.command("wakes", "cat marker mine/a").await;
+    world.command("wakes", "cat z-marker mine/a").await;
     assert_eq!(world.until_finished("wakes").await["status"]["stdout"]["tail"], "fouredited\n");
     unchanged();
     // The entry goes, the files stay; it comes again, and they were written once.
