@@ -62,6 +62,7 @@ async fn looked_at(world: &World, count: usize) {
     }
 }
 
+/// Fields: files, status.filesDigest, status.writableDirs
 #[tokio::test(flavor = "multi_thread")]
 async fn files_are_there_before_the_lease_is_ready() {
     let world = World::start("files").await;
@@ -135,6 +136,7 @@ async fn files_are_there_before_the_lease_is_ready() {
     assert_eq!(world.get("sblease", "l").await["status"]["filesDigest"], ready["status"]["filesDigest"]);
 }
 
+/// Fields: files, status.filesDigest
 #[tokio::test(flavor = "multi_thread")]
 async fn read_only_files_are_kept_in_step() {
     let world = World::start("step").await;
@@ -212,6 +214,7 @@ async fn read_only_files_are_kept_in_step() {
     assert_eq!(read(&work.join("conf/theirs")), "theirs");
 }
 
+/// Fields: files, status.writableDirs
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_write_file_is_written_once() {
     let mut world = World::start("once").await;
@@ -261,6 +264,7 @@ async fn a_read_write_file_is_written_once() {
     unchanged();
 }
 
+/// Fields: files
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_missing_is_waited_for() {
     let world = World::start("lacks").await;

@@ -145,6 +145,7 @@ async fn the_next_lease_of_a_sandbox_knows_what_is_the_users() {
     assert!(!work.join("dir/shown").exists());
 }
 
+/// Fields: files
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_fit_is_told_before_anything_is_made() {
     let world = World::start("unfit").await;
