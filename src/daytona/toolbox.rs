@@ -155,8 +155,10 @@ impl Toolbox {
     /// When any of them could not be written; others may have been.
     pub async fn upload(&self, operation: &'static str, files: Vec<(String, Vec<u8>)>) -> Result<(), Error> {
         let url = below(&self.url, &["files", "bulk-upload"]);
+        // Some MiB may take longer than a call usually may: no line is slower than 128 KiB a second.
+        let bytes: usize = files.iter().map(|(_, content)| content.len()).sum();
         let mut call = Call::new(operation, Limiter::Toolbox, Method::POST, url);
-        call.unnoticed = self.unnoticed;
+        (call.unnoticed, call.held) = (self.unnoticed, Duration::from_secs(bytes as u64 >> 17));
         self.client.send(call.files(files).without_body()).await.map(drop)
     }
 

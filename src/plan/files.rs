@@ -166,6 +166,9 @@ impl Gathering {
         if path.starts_with(&format!("{}/", self.kept_dir)) || path == self.kept_dir {
             return unfit(format!("files: {} is the controller's own; choose another path than {path}", self.kept_dir));
         }
+        if path.ends_with("/.dtc-new") {
+            return unfit(format!("files: the controller uses this name while it writes; choose another than {path}"));
+        }
         if self.files.contains_key(&path) {
             return unfit(format!("files: two entries write {path}; change one"));
         }

@@ -107,6 +107,20 @@ async fn a_directory_in_the_way_is_named_and_holds_up_no_other_file() {
     assert_eq!((read(&work.join("taken")), read(&work.join("file/below"))), ("x".to_owned(), "x".to_owned()));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn where_our_programs_were_removed_they_are_made_anew() {
+    let world = World::start("anew").await;
+    put(&world, "ConfigMap", "conf", &json!({ "a": "one" })).await;
+    world.apply(&with_files(&json!([{ "path": "conf", "configMapRef": { "name": "conf" } }]))).await.unwrap();
+    world.until_ready("l").await;
+    let work = work(&world).await;
+    std::fs::remove_dir_all(work.join(".daytona-controller")).unwrap();
+    put(&world, "ConfigMap", "conf", &json!({ "a": "two" })).await;
+    world.eventually("it is brought in", async || read(&work.join("conf/a")) == "two").await;
+    let ready = world.until_ready("l").await;
+    assert_eq!(ready["status"]["session"]["generation"], 2, "its mark was removed with all the rest");
+}
+
 /// Neither a source that changes often nor a file that can never be written keeps an idle sandbox awake.
 #[tokio::test(flavor = "multi_thread")]
 async fn bringing_files_in_is_no_use_of_the_sandbox() {
