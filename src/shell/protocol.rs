@@ -96,11 +96,13 @@ impl Workspace {
     /// What [`Self::set_up`] prints when it worked.
     pub const SET_UP: &str = "dtc1 workspace ready";
 
-    /// One-shot text that takes the workspace out of a sandbox that is given out of our hands.
+    /// One-shot text that takes the workspace out of a sandbox that is given out of our hands. Where the lease had files,
+    /// what the next one has to know of them stays.
     #[must_use]
     pub fn remove(&self) -> String {
         let directory = self.base.rsplit_once('/').map_or("", |(directory, _)| directory);
-        format!("rm -rf -- {}; rmdir -- {} 2>/dev/null; :", quote(&self.base), quote(directory))
+        let stage = quote(&format!("{directory}/files/stage"));
+        format!("rm -rf -- {} {stage}; rmdir -- {} 2>/dev/null; :", quote(&self.base), quote(directory))
     }
 
     /// Session text that proves that the session's shell reads its input, and leaves the session's mark, which names
