@@ -69,6 +69,7 @@ async fn a_secret_of_the_lease_is_waited_for_and_hidden_after_a_restart_too() {
     lease(&world, false, &json!({ "envFrom": [{ "secretRef": { "name": "app" } }] })).await;
     world.command("c", "echo >begun; until test -e go; do sleep 0.1; done; echo $TOKEN").await;
     world.until_reason("sbcmd", "c", "Succeeded", "SecretNotFound").await;
+    world.until_ready("l").await;
     assert_eq!(world.calls("POST /api/sandbox").await, 1, "the lease's own");
     secret(&world).await;
     world.eventually("it runs", async || world.path("begun").await.is_some()).await;
