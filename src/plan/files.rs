@@ -257,6 +257,15 @@ impl Filed {
 }
 
 impl Told {
+    /// Commands can be run.
+    pub(super) fn serving(&mut self) {
+        let with = if self.sessions { "its session takes" } else { "takes" };
+        self.ready(Reason::Ready, &format!("the sandbox runs and {with} commands"));
+        if self.files.unsynced {
+            self.waiting(Reason::SyncingFiles, "the lease's files are being brought into the sandbox");
+        }
+    }
+
     /// The files are in the sandbox as this digest says; `None`: there are none to be kept.
     pub fn filed(&mut self, digest: Option<String>, writable_dirs: Vec<String>) {
         self.files = Filed { digest, writable_dirs, unsynced: false };

@@ -37,7 +37,7 @@ pub struct Told {
     expired_time: Option<Time>,
     pub(super) files: Filed,
     /// Whether commands go into a session.
-    sessions: bool,
+    pub(super) sessions: bool,
     adopted: bool,
     ready: Option<Said>,
     credentials: Option<Said>,
@@ -267,15 +267,6 @@ impl Told {
             place.creation_time.get_or_insert_with(|| whole_seconds(now));
         }
         self.serving();
-    }
-
-    /// Commands can be run.
-    pub(super) fn serving(&mut self) {
-        let with = if self.sessions { "its session takes" } else { "takes" };
-        self.ready(Reason::Ready, &format!("the sandbox runs and {with} commands"));
-        if self.files.unsynced {
-            self.waiting(Reason::SyncingFiles, "the lease's files are being brought into the sandbox");
-        }
     }
 
     /// Proved: no session of ours is left, nor a process that needs the workspace.
