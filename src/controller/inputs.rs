@@ -13,8 +13,8 @@ use sha2::{Digest, Sha256};
 use super::{attempts::Prepared, context::Context, subject::lease_of};
 use crate::{
     api::{
-        CommandReason as Reason, EnvSource, EnvVar, KeyRef, ObjectRef, SandboxCommand, SandboxCommandSpec, SourceKind,
-        is_variable_name,
+        CommandReason as Reason, EnvSource, EnvVar, FileSource, KeyRef, ObjectRef, SandboxCommand, SandboxCommandSpec,
+        SourceKind, is_variable_name,
     },
     cluster::refs::{Source, source},
     plan::command::Inputs,
@@ -105,13 +105,25 @@ struct Surroundings {
     env: Vec<EnvVar>,
     env_from: Vec<EnvSource>,
     working_dir: Option<String>,
+    /// The Secrets that the lease brings into the sandbox as files: name, and which key if not all.
+    filed: Vec<(String, Option<String>)>,
 }
 
 impl Surroundings {
     fn of(command: &SandboxCommand, ctx: &Context) -> Self {
         let Some(lease) = lease_of(command, ctx) else { return Self::default() };
         let spec = &lease.spec;
-        Self { env: spec.env.clone(), env_from: spec.env_from.clone(), working_dir: spec.working_dir.clone() }
+        let filed = spec.files.iter().filter_map(|mapping| match mapping.source() {
+            FileSource::Key(SourceKind::Secret, key) => Some((key.name.clone(), Some(key.key.clone()))),
+            FileSource::Whole(SourceKind::Secret, object) => Some((object.name.clone(), None)),
+            _ => None,
+        });
+        Self {
+            env: spec.env.clone(),
+            env_from: spec.env_from.clone(),
+            working_dir: spec.working_dir.clone(),
+            filed: filed.collect(),
+        }
     }
 
     fn secrets_alone(mut self) -> Self {
@@ -163,8 +175,9 @@ impl<'a> Reader<'a> {
             persist: spec.shell_state == crate::api::ShellState::Persist,
             secret: false,
         };
+        let job = Job { secret: self.version().is_some(), ..job };
+        self.take_filed(lease).await?;
         let secrets = self.version();
-        let job = Job { secret: secrets.is_some(), ..job };
         job.check().map_err(|unfit| Stop::Unfit(unfit.to_string()))?;
         Ok(Prepared { job, redactor: Redactor::new(std::mem::take(&mut self.values)), secrets })
     }
@@ -187,6 +200,19 @@ impl<'a> Reader<'a> {
             }
         }
         Ok(all)
+    }
+
+    /// Takes the values that the command can read in files, so that they are not shown either.
+    async fn take_filed(&mut self, lease: &Surroundings) -> Result<(), Stop> {
+        for (name, key) in &lease.filed {
+            self.note(SourceKind::Secret, name, key.as_deref().unwrap_or("*")).await?;
+            let optional = ObjectRef { name: name.clone(), optional: true };
+            let Some(secret) = self.object(SourceKind::Secret, &optional).await? else { continue };
+            let all = secret.data.iter().filter(|(of, _)| key.as_ref().is_none_or(|key| key == *of));
+            let values: Vec<Vec<u8>> = all.map(|(_, value)| value.clone()).collect();
+            self.values.extend(values);
+        }
+        Ok(())
     }
 
     async fn variable(&mut self, variable: &EnvVar) -> Result<Option<Vec<u8>>, Stop> {

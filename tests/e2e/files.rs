@@ -325,6 +325,8 @@ async fn a_secret_is_in_its_file_and_nowhere_else() {
     manifest["spec"]["files"] = files;
     world.apply(&manifest.to_string()).await.unwrap();
     world.until_ready("l").await;
+    world.command("prints", "cat token all/token").await;
+    assert_eq!(world.until_finished("prints").await["status"]["stdout"]["tail"], "***");
     let everything = ["get", "sblease,sbcmd,events,configmaps", "-o", "yaml"];
     assert!(!world.kubectl.get(&everything).await.unwrap().contains(SECRET), "in the Kubernetes API");
     assert!(!world.logged().contains(SECRET), "in the controller's log");
