@@ -45,14 +45,26 @@ pub(super) enum Suspicion {
     Shell,
 }
 
+/// How a lease lets go of what it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leaving {
+    /// It is being deleted, or has expired.
+    Ending,
+    /// It is suspended, and nothing runs any more.
+    Suspended,
+}
+
 #[derive(Debug, Default)]
 struct Entry {
     standing: Standing,
     suspect: Option<Suspicion>,
     epoch: u64,
     seen: Option<(String, Instant)>,
-    leaving: Option<Instant>,
+    /// Since when the lease ends, or is suspended with nothing running; and which of them.
+    leaving: Option<(Leaving, Instant)>,
     kept_awake: Option<Instant>,
+    /// The last write that has to show in the next look.
+    wrote: Option<&'static str>,
     recovered: bool,
     /// The last client that worked: it outlives the Secret, which goes first when a namespace is deleted.
     client: Option<Arc<Client>>,
@@ -157,13 +169,18 @@ impl Board {
         self.with(lease, |entry| entry.seen = None);
     }
 
-    /// For how long the lease has been seen ending or suspended; whether it is so now. By our own clock: the API server's
-    /// may differ.
-    pub(super) fn leaving(&self, lease: &str, now: bool) -> Duration {
+    /// For how long the lease has been seen leaving like this. By our own clock: the API server's may differ.
+    pub(super) fn leaving(&self, lease: &str, now: Option<Leaving>) -> Duration {
         self.with(lease, |entry| {
-            entry.leaving = now.then(|| entry.leaving.unwrap_or_else(Instant::now));
-            entry.leaving.map(|since| since.elapsed()).unwrap_or_default()
+            let same = entry.leaving.filter(|(how, _)| Some(*how) == now);
+            entry.leaving = now.map(|how| same.unwrap_or_else(|| (how, Instant::now())));
+            entry.leaving.map(|(_, since)| since.elapsed()).unwrap_or_default()
         })
+    }
+
+    /// Notes a write that has to show in the next look; whether the one before was the same, so that it did not show.
+    pub(super) fn wrote_again(&self, lease: &str, what: &'static str) -> bool {
+        self.with(lease, |entry| entry.wrote.replace(what) == Some(what))
     }
 
     /// The sandbox was kept from being stopped for idleness.

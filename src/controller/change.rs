@@ -14,6 +14,9 @@ use crate::{
     },
 };
 
+/// When to look whether a change can be seen.
+const SOON: Duration = Duration::from_millis(50);
+
 /// Makes the step; `None`: it is no change of the sandbox.
 pub(super) async fn change(
     lease: &SandboxLease,
@@ -23,6 +26,8 @@ pub(super) async fn change(
     ctx: &Context,
 ) -> Result<Option<Next>, Error> {
     let uid = lease.uid().unwrap_or_default();
+    // A write is seen at once, as a rule; where it is not, it is not repeated without a pause.
+    let shown = |what| Next::After(if ctx.board.wrote_again(&uid, what) { plan.again } else { SOON });
     Ok(Some(match &plan.step {
         Step::CreateSandbox => {
             // The object may come from a cache that is behind: a second sandbox is what must not happen.
@@ -51,7 +56,7 @@ pub(super) async fn change(
                 taken?;
                 tracing::info!(sandbox = %wanted.id, "took the sandbox over");
             }
-            Next::After(plan.again)
+            shown("claim")
         }
         Step::StartSandbox(id) => {
             client.start_sandbox(id).await?;
@@ -84,17 +89,17 @@ pub(super) async fn change(
         }
         Step::Spare(id) => {
             client.set(id, &Setting::AutoDelete(-1)).await?;
-            Next::After(Duration::ZERO)
+            shown("spare")
         }
         Step::HandOver(id) => {
-            tidy_at_the_end(lease, seen, client).await;
             let Some(_alone) = ctx.claims.take(id) else { return Ok(Some(Next::After(plan.again))) };
             // Somebody may have it already, if an earlier answer was lost.
             if let Some(now) = client.sandbox(id).await?.filter(|now| is_ours(lease, now)) {
+                tidy_at_the_end(lease, seen, client).await;
                 client.set(id, &Setting::Labels(released(lease, &now))).await?;
                 tracing::info!(sandbox = %id, "left the sandbox behind");
             }
-            Next::After(plan.again)
+            shown("hand over")
         }
         Step::Adjust(id, settings) => {
             for setting in settings {
@@ -109,7 +114,7 @@ pub(super) async fn change(
         Step::DeleteSandbox(id) => {
             client.delete_sandbox(id).await?;
             // Often it is gone before the answer is here; then the next look is the last.
-            Next::After(Duration::from_millis(50))
+            Next::After(SOON)
         }
         _ => return Ok(None),
     }))

@@ -1,4 +1,5 @@
-//! Sandboxes that are being taken over, one lease at a time.
+//! Sandboxes that are being taken over, or given out of our hands, one lease at a time. Of leases in namespaces that are
+//! watched apart, the one whose label was written over is told at its next look.
 
 use std::{
     collections::HashSet,

@@ -99,7 +99,8 @@ impl Memory {
 
 /// Whether commands have to wait until the sandbox has the lease's files as they are now.
 pub(super) fn hold_commands(lease: &SandboxLease, ctx: &Context) -> bool {
-    if is_ending(lease) {
+    // What is suspended gets no files, and what drains there waits for none.
+    if is_ending(lease) || lease.spec.suspend {
         return false;
     }
     let looked_at = lease.status.as_ref().and_then(|s| s.observed_generation);

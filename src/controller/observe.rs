@@ -4,9 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use kube::ResourceExt;
 
-use super::{board::Suspicion, context::Context, credentials, files};
+use super::{
+    board::{Leaving, Suspicion},
+    context::Context,
+    credentials, files,
+};
 use crate::{
-    api::{SandboxLease, SandboxLeaseStatus},
+    api::{LEASE_FINALIZER, SandboxLease, SandboxLeaseStatus},
     cluster::refs::cluster_and_namespace,
     daytona::{Class, Client, Error, Sandbox, State, Toolbox},
     plan::{
@@ -43,7 +47,7 @@ impl Seen {
 pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
     let uid = lease.uid().unwrap_or_default();
     // Nothing is asked about what was let go.
-    let over = is_ending(lease) && lease.finalizers().is_empty();
+    let over = is_ending(lease) && !lease.finalizers().iter().any(|f| f == LEASE_FINALIZER);
     let (mut credentials, mut client) =
         if over { (Credentials::Unknown(String::new()), None) } else { credentials::resolve(lease, ctx).await };
     let name = name(lease, ctx).await.unwrap_or_else(|error| {
@@ -62,7 +66,7 @@ pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
         needed,
         running,
         since: Duration::ZERO,
-        leaving: ctx.board.leaving(&uid, is_ending(lease) || lease.spec.suspend),
+        leaving: ctx.board.leaving(&uid, leaving(lease, running)),
         kept_awake: ctx.board.kept_awake(&uid),
         recovered: ctx.board.recovered(&uid),
     };
@@ -80,6 +84,15 @@ pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
         }
     }
     Seen { observed, client }
+}
+
+fn leaving(lease: &SandboxLease, running: usize) -> Option<Leaving> {
+    if is_ending(lease) {
+        Some(Leaving::Ending)
+    } else {
+        // What drains may take as long as it may.
+        (lease.spec.suspend && running == 0).then_some(Leaving::Suspended)
+    }
 }
 
 /// The name of the lease's sandbox in Daytona, or the id of one that is adopted. What is recorded stands.

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use super::{
     claim::claim,
     files::{is_hindered, keep_files},
-    lease_seen::{pace, soon},
+    lease_seen::pace,
     lease_status::{MISMATCH, failure, stuck},
     release::release,
     sandbox::{drift, is_kept_awake},
@@ -121,7 +121,7 @@ fn keep(lease: &SandboxLease, observed: &Observed, intervals: &Intervals, told: 
             Ok(_) if lease.spec.suspend => unmade(told, intervals),
             Ok(labels) => {
                 told.waiting(Reason::Provisioning, "taking the sandbox over");
-                (Step::Claim(Box::new(sandbox.clone()), labels), soon(observed, intervals))
+                (Step::Claim(Box::new(sandbox.clone()), labels), pace(observed, intervals))
             }
         },
         Remote::Absent if id.is_none() && adopts(lease).is_some() => {

@@ -85,7 +85,7 @@ pub struct Observed {
     pub running: usize,
     /// For how long the sandbox has been seen like this. One look may be wrong.
     pub since: Duration,
-    /// For how long the lease has been seen ending, or suspended.
+    /// For how long the lease has been seen ending, or suspended with nothing running.
     pub leaving: Duration,
     /// Since when the sandbox was last kept awake on purpose, if it was.
     pub kept_awake: Option<Duration>,
@@ -166,11 +166,6 @@ pub fn session_id(lease: &SandboxLease, generation: i64) -> String {
 /// How soon to look again at what Daytona is changing: the longer it takes, the later.
 pub(super) fn pace(observed: &Observed, intervals: &Intervals) -> Duration {
     intervals.busy.max((observed.since / 8).min(SLOWEST_PACE))
-}
-
-/// How soon to look whether a write can be seen: at once, but where it cannot, as at all that is under way.
-pub(super) fn soon(observed: &Observed, intervals: &Intervals) -> Duration {
-    if observed.since < intervals.busy { Duration::from_millis(50) } else { pace(observed, intervals) }
 }
 
 const SLOWEST_PACE: Duration = Duration::from_secs(30);

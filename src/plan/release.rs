@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     claim::{adopts, is_released},
-    lease_seen::{Credentials, Intervals, Observed, Remote, Session, Step, pace, soon},
+    lease_seen::{Credentials, Intervals, Observed, Remote, Session, Step, pace},
     lease_status::{MISMATCH, Told, failure, stuck},
     sandbox::spared,
 };
@@ -221,7 +221,7 @@ fn reclaim(
         }
         _ => {
             told.deleting(&format!("leaving sandbox {id} ({word}) behind"));
-            (Step::HandOver(id), soon(observed, intervals))
+            (Step::HandOver(id), wait)
         }
     }
 }
