@@ -4,7 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use kube::ResourceExt;
 
-use super::{context::Context, error::Error, lease::Next, observe::Seen, prepare::tidy, report::api};
+use super::{
+    context::{Context, reference},
+    error::Error,
+    lease::Next,
+    observe::Seen,
+    prepare::tidy,
+    report::api,
+};
 use crate::{
     api::SandboxLease,
     daytona::{Class, Client, Setting},
@@ -97,6 +104,9 @@ pub(super) async fn change(
             if let Some(now) = client.sandbox(id).await?.filter(|now| is_ours(lease, now)) {
                 tidy_at_the_end(lease, seen, client).await;
                 client.set(id, &Setting::Labels(released(lease, &now))).await?;
+                let (state, policy) = (now.state.as_str(), lease.spec.reclaim_policy);
+                let note = format!("sandbox {id} ({state}) is kept in Daytona, as reclaimPolicy {policy:?} says");
+                ctx.events.publish(reference(lease), false, false, ("SandboxKept", "Reconcile", &note));
                 tracing::info!(sandbox = %id, "left the sandbox behind");
             }
             shown("hand over")

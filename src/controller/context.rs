@@ -76,12 +76,13 @@ impl Context {
 
     /// Asks for a look at the leases that may have waited for this one's sandbox.
     pub(super) fn hint_leases_after(&self, ended: &SandboxLease) {
-        let same = |other: &SandboxLease| {
-            let (reuse, adopt) = (reuse_key(ended), adopts(ended));
-            let reuses = reuse.is_some() && reuse == reuse_key(other) && ended.namespace() == other.namespace();
-            (reuses || (adopt.is_some() && adopt == adopts(other))) && ended.uid() != other.uid()
+        // By which way they ask for it is not known here.
+        let waits = |other: &SandboxLease| {
+            let takes_over = reuse_key(other).is_some() || adopts(other).is_some();
+            let has = other.status.as_ref().and_then(|s| s.sandbox.as_ref()).is_some_and(|s| s.id.is_some());
+            takes_over && !has && ended.uid() != other.uid()
         };
-        for other in self.leases.state().iter().filter(|other| same(other)) {
+        for other in self.leases.state().iter().filter(|other| waits(other)) {
             self.hint_lease(&other.namespace().unwrap_or_default(), &other.name_any());
         }
     }

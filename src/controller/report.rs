@@ -39,7 +39,11 @@ pub(super) async fn report(lease: SandboxLease, told: &Told, ctx: &Context) -> R
         {
             let stalled = condition(&new.conditions, LeaseCondition::Stalled.as_str()).is_some();
             let warning = type_ == LeaseCondition::CleanupBlocked || (truth != "True" && stalled);
-            ctx.events.publish(reference(&now), warning, warning, (&reason, "Reconcile", &message));
+            // What blocks is not folded into what the lease said before of the same reason.
+            let blocked = type_ == LeaseCondition::CleanupBlocked;
+            let (event, note) =
+                if blocked { (type_.as_str(), format!("{reason}: {message}")) } else { (&*reason, message) };
+            ctx.events.publish(reference(&now), warning, warning, (event, "Reconcile", &note));
         }
     }
     Ok(Some(now))

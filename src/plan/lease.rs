@@ -48,7 +48,7 @@ pub fn decide(lease: &SandboxLease, observed: &Observed, intervals: &Intervals) 
     let (step, mut again) = match (deleted, expired, ours) {
         (true, _, false) => (Step::Rest, intervals.idle),
         (false, true, false) => {
-            told.failed(Reason::Expired, EXPIRED);
+            told.failed(Reason::Expired, &expired_for_good(lease));
             (Step::Rest, NEVER)
         }
         (false, false, false) => {
@@ -77,8 +77,19 @@ pub fn decide(lease: &SandboxLease, observed: &Observed, intervals: &Intervals) 
 /// Nothing is left to be looked at.
 const NEVER: Duration = Duration::from_hours(24);
 
-const EXPIRED: &str = "the lease has expired, and what it held was let go; nothing brings it back: delete it and \
-     create another";
+/// What became of an expired lease.
+fn expired_for_good(lease: &SandboxLease) -> String {
+    let sandbox = lease.status.as_ref().and_then(|s| s.sandbox.as_ref());
+    let became = match sandbox.map(|sandbox| (sandbox.id.as_deref(), sandbox.state.as_deref())) {
+        None | Some((None, _)) => "it had no sandbox".to_owned(),
+        Some((Some(id), Some("destroyed"))) => format!("its sandbox {id} was deleted"),
+        Some((Some(id), state)) => {
+            let policy = lease.spec.reclaim_policy;
+            format!("its sandbox {id} is kept ({}), as reclaimPolicy {policy:?} says", state.unwrap_or("?"))
+        }
+    };
+    format!("the lease has expired; {became}. Nothing brings the lease back: delete it and create another")
+}
 
 /// The lease is wanted.
 fn keep(lease: &SandboxLease, observed: &Observed, intervals: &Intervals, told: &mut Told) -> (Step, Duration) {
@@ -130,7 +141,7 @@ fn keep(lease: &SandboxLease, observed: &Observed, intervals: &Intervals, told: 
                 "Daytona knows no sandbox of the id {id:?} for this key: delete this lease, and create another with the id of \
                  one that is there"
             );
-            told.failed(Reason::SandboxLost, &message);
+            told.failed(Reason::InvalidSpec, &message);
             rest
         }
         Remote::Absent if id.is_none() && lease.spec.suspend => unmade(told, intervals),

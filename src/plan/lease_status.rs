@@ -189,6 +189,13 @@ impl Told {
         self.session_ready = Some((Truth::False, reason, message.to_owned()));
     }
 
+    /// Daytona has said that the sandbox is gone.
+    pub(super) fn sandbox_gone(&mut self) {
+        if let Some(sandbox) = &mut self.sandbox {
+            sandbox.state = Some("destroyed".to_owned());
+        }
+    }
+
     /// The lease cannot go.
     pub(super) fn blocked(&mut self, reason: Reason, message: &str) {
         self.deleting(message);

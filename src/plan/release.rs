@@ -64,7 +64,10 @@ pub(super) fn release(
             let again = policy(lease) == ReclaimPolicy::Delete;
             (if again { Step::DeleteSandbox(sandbox.id.clone()) } else { Step::Rest }, pace(observed, intervals))
         }
-        Remote::Absent if sure => (Step::RemoveFinalizer, Duration::ZERO),
+        Remote::Absent if sure => {
+            told.sandbox_gone();
+            (Step::RemoveFinalizer, Duration::ZERO)
+        }
         // It was given out of our hands; who has it now, if anybody, may do with it what he likes.
         Remote::Foreign(sandbox) if recorded.id.is_some() && is_released(lease, sandbox) => {
             (Step::RemoveFinalizer, Duration::ZERO)

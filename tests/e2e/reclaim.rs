@@ -165,7 +165,7 @@ async fn an_adopted_sandbox_is_labelled_used_and_given_back() {
         .apply(&lease_with("n", &json!({ "reclaimPolicy": "Stop", "sandbox": { "adopt": { "id": "nowhere" } } })))
         .await
         .unwrap();
-    world.until_reason("sblease", "n", "Ready", "SandboxLost").await;
+    world.until_reason("sblease", "n", "Ready", "InvalidSpec").await;
     end(&world, "n").await;
     assert_eq!(world.calls("POST /api/sandbox").await, 1, "the test's own");
 }

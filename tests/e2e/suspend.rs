@@ -128,6 +128,9 @@ async fn an_expired_lease_lets_go_and_stays_behind() {
         .await;
     assert_eq!(condition(&expired, "Reconciling"), Value::Null);
     assert_eq!(expired["metadata"]["finalizers"], Value::Null);
+    assert_eq!(expired["status"]["sandbox"]["state"], "destroyed");
+    let message = condition(&expired, "Ready")["message"].as_str().unwrap().to_owned();
+    assert!(message.contains(&id) && message.contains("was deleted"), "{message}");
     assert_eq!(world.daytona.state().await.unwrap().sandboxes.len(), 0);
 
     patch(&world, &json!({ "leaseDurationSeconds": 3600, "renewTime": "2999-01-01T00:00:00Z" })).await;

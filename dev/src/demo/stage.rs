@@ -136,7 +136,13 @@ impl Stage {
         if let Some(plane) = &self.plane {
             println!("  export KUBECONFIG={}", plane.kubeconfig().display());
         }
-        println!("  alias kubectl={}", kubectl.binary.display());
+        match kubectl.binary.parent().filter(|_| kubectl.binary.ends_with("kubectl")) {
+            Some(directory) if directory.is_absolute() => println!("  export PATH={}:$PATH", directory.display()),
+            _ => println!("  alias kubectl={}", kubectl.binary.display()),
+        }
+        if self.plane.is_some() {
+            println!("  kubectl config set-context --current --namespace={NAMESPACE}");
+        }
         let prompt = self.screen().prompt;
         let last = examples.expected.last().map_or("", |expected| &expected.name);
         println!("\nThree commands to try:\n");

@@ -204,7 +204,7 @@ fn what_was_handed_over_is_let_go() {
 #[test]
 fn an_adopted_sandbox_is_claimed_before_it_is_used_and_never_made_or_deleted() {
     let adopts = |stage| with_spec(stage, &json!({ "sandbox": { "adopt": { "id": "box" } } }));
-    stalls(&adopts(Finalizer), &absent(0), "SandboxLost");
+    stalls(&adopts(Finalizer), &absent(0), "InvalidSpec");
     let free = seen_with("stopped", &json!({ "labels": { "team": "a" } }));
     assert_eq!(step(&adopts(Finalizer), &free), Step::Record);
     assert!(matches!(step(&adopts(Intended), &free), Step::Claim(..)));
