@@ -123,7 +123,7 @@ pub struct Sandbox {
 pub struct Adopt {
     /// Its id in Daytona (not its name). Of a sandbox that a lease has left behind: the event `SandboxKept` of that lease
     /// tells it, and in Daytona the label `daytona-controller.dev/lease-name` leads to it.
-    #[schemars(length(min = 1, max = 128), regex(pattern = r"^[-_.a-zA-Z0-9]+$"))]
+    #[schemars(length(min = 1, max = 128), regex(pattern = r"^[a-zA-Z0-9][-_.a-zA-Z0-9]*$"))]
     pub id: String,
 }
 

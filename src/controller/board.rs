@@ -50,7 +50,7 @@ pub(super) enum Suspicion {
 pub(super) enum Leaving {
     /// It is being deleted, or has expired.
     Ending,
-    /// It is suspended, and nothing runs any more.
+    /// It is suspended, and what runs is being ended, or nothing runs.
     Suspended,
 }
 

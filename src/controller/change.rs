@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     api::SandboxLease,
-    daytona::{Class, Client, Setting},
+    daytona::{Client, Setting},
     plan::{
         lease::{Plan, Step, is_ending, is_ours, released},
         sandbox::wanted,
@@ -79,12 +79,8 @@ pub(super) async fn change(
             Next::After(plan.again)
         }
         Step::RecoverSandbox(id) => {
-            let asked = client.recover_sandbox(id).await;
-            // Refused for now it was not asked; without an answer it may have been.
-            if asked.as_ref().err().is_none_or(|error| error.class == Class::Unclear) {
-                ctx.board.set_recovered(&uid, true);
-            }
-            asked?;
+            client.recover_sandbox(id).await?;
+            ctx.board.set_recovered(&uid, true);
             Next::After(plan.again)
         }
         Step::KeepAwake(id) => {
@@ -124,7 +120,7 @@ pub(super) async fn change(
         Step::DeleteSandbox(id) => {
             client.delete_sandbox(id).await?;
             // Often it is gone before the answer is here; then the next look is the last.
-            Next::After(SOON)
+            shown("delete")
         }
         _ => return Ok(None),
     }))
@@ -132,7 +128,8 @@ pub(super) async fn change(
 
 /// Whatever outlives its lease is left without our files.
 async fn tidy_at_the_end(lease: &SandboxLease, seen: &Seen, client: &Arc<Client>) {
-    if let Some(sandbox) = seen.sandbox().filter(|_| is_ending(lease)) {
+    // What still runs there needs them to be ended.
+    if let Some(sandbox) = seen.sandbox().filter(|_| is_ending(lease) && seen.observed.running == 0) {
         tidy(lease, client, sandbox).await;
     }
 }

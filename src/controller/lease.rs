@@ -255,7 +255,8 @@ async fn in_session(
         }
         Step::DeleteSession => {
             toolbox.delete_session(&session.id).await?;
-            return Ok(Next::now(lease.clone()));
+            let again = ctx.board.wrote_again(&lease.uid().unwrap_or_default(), "delete session");
+            return Ok(if again { Next::After(ctx.config.intervals.busy) } else { Next::now(lease.clone()) });
         }
         _ => return Ok(Next::now(lease.clone())),
     };

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
 
 use super::{
@@ -10,10 +11,11 @@ use super::{
     credentials, files,
 };
 use crate::{
-    api::{LEASE_FINALIZER, SandboxLease, SandboxLeaseStatus},
+    api::{LEASE_FINALIZER, SandboxCommand, SandboxLease, SandboxLeaseStatus, SuspendPolicy},
     cluster::refs::cluster_and_namespace,
     daytona::{Class, Client, Error, Sandbox, State, Toolbox},
     plan::{
+        command::due,
         files::Files,
         lease::{Credentials, Observed, Remote, Session, adopts, is_ending, is_ours, own_name, reuse_key, reuse_name},
         queue,
@@ -55,7 +57,7 @@ pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
         (credentials, client) = (Credentials::Unknown(error), None);
         String::new()
     });
-    let (needed, running) = commands(lease, ctx);
+    let Commands { needed, running, overdue } = commands(lease, ctx);
     let mut observed = Observed {
         credentials,
         remote: Remote::NotAsked,
@@ -65,6 +67,7 @@ pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
         now: ctx.now(),
         needed,
         running,
+        overdue,
         since: Duration::ZERO,
         leaving: ctx.board.leaving(&uid, leaving(lease, running)),
         kept_awake: ctx.board.kept_awake(&uid),
@@ -77,7 +80,9 @@ pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
             && sandbox.state == State::Started
         {
             ctx.board.set_recovered(&uid, false);
-            observed.session = session(lease, client, sandbox, running, ctx).await;
+            // Past its time, what runs is not waited for: then it is asked whether the session is there.
+            let drained = observed.leaving >= ctx.config.intervals.drain;
+            observed.session = session(lease, client, sandbox, running > 0 && !drained && !overdue, ctx).await;
         }
         if !matches!(observed.remote, Remote::Unknown(_) | Remote::Unproven) {
             ctx.board.keep_client(&uid, client);
@@ -86,12 +91,21 @@ pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
     Seen { observed, client }
 }
 
+/// Whether a running command's time is over, and that of ending it too.
+fn is_late(command: &SandboxCommand, ctx: &Context) -> bool {
+    let Some(due) = command.status.as_ref().and_then(|status| due(command, status)) else { return false };
+    let grace = Duration::from_secs(command.spec.termination_grace_period_seconds.unsigned_abs().into());
+    SignedDuration::try_from(grace + ctx.config.intervals.drain)
+        .is_ok_and(|more| due.checked_add(more).is_ok_and(|late| ctx.now() >= late))
+}
+
 fn leaving(lease: &SandboxLease, running: usize) -> Option<Leaving> {
     if is_ending(lease) {
         Some(Leaving::Ending)
     } else {
         // What drains may take as long as it may.
-        (lease.spec.suspend && running == 0).then_some(Leaving::Suspended)
+        let drains = running > 0 && lease.spec.suspend_policy == SuspendPolicy::Drain;
+        (lease.spec.suspend && !drains).then_some(Leaving::Suspended)
     }
 }
 
@@ -124,22 +138,33 @@ fn looks(remote: &Remote) -> String {
     }
 }
 
-/// Whether commands need the sandbox, and how many run.
-fn commands(lease: &SandboxLease, ctx: &Context) -> (bool, usize) {
+/// What the lease's commands want.
+struct Commands {
+    /// Whether any needs the sandbox.
+    needed: bool,
+    running: usize,
+    /// Whether something runs, and all of it should have been ended by now.
+    overdue: bool,
+}
+
+/// Looks at the lease's commands.
+fn commands(lease: &SandboxLease, ctx: &Context) -> Commands {
     let uid = lease.uid();
     let all = ctx.commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any());
-    let (mut needed, mut running) = (false, 0);
+    let (mut needed, mut running, mut late) = (false, 0, 0);
     for command in all.iter().filter(|c| queue::unfinished(c)) {
         let to = command.status.as_ref().and_then(|s| s.lease_uid.clone());
         if queue::running(command) && to == uid {
             running += 1;
+            late += usize::from(is_late(command, ctx));
         }
         let ours = to.is_none() || to == uid;
         let wanted = command.metadata.deletion_timestamp.is_none() && !queue::held_up(command);
         needed |= ours && (queue::running(command) || wanted);
     }
     // What was let start a moment ago may not be seen to run yet.
-    (needed, running.max(ctx.slots.taken(uid.as_deref().unwrap_or_default())))
+    let running = running.max(ctx.slots.taken(uid.as_deref().unwrap_or_default()));
+    Commands { needed, running, overdue: running > 0 && late == running }
 }
 
 async fn remote(lease: &SandboxLease, name: &str, client: &Client) -> Remote {
@@ -191,7 +216,7 @@ async fn session(
     lease: &SandboxLease,
     client: &Arc<Client>,
     sandbox: &Sandbox,
-    running: usize,
+    drains: bool,
     ctx: &Context,
 ) -> Session {
     let uid = lease.uid().unwrap_or_default();
@@ -205,7 +230,7 @@ async fn session(
     let handle = ctx.board.handle(&uid);
     let served = handle.is_some_and(|h| h.place.id == recorded.id && h.toolbox.is(client, sandbox));
     // While it serves, it is not asked: that would keep an idle sandbox awake, and cost a call each time.
-    if served && suspicion.is_none() && (!leaving || running > 0) {
+    if served && suspicion.is_none() && (!leaving || drains) {
         return Session::Serving;
     }
     if !lease.spec.use_sessions {

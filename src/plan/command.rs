@@ -227,13 +227,8 @@ fn run(
     let bound = status.lease_uid.as_deref().unwrap_or_default();
     let (sandbox, lease_stops) = match &observed.lease {
         Lease::Present { uid, sandbox, suspended, .. } if uid == bound => {
-            // What drains in a sandbox that was stopped has ended, and nothing starts it to tell how.
-            let ends = match suspended {
-                Some(SuspendPolicy::Cancel) => true,
-                Some(SuspendPolicy::Drain) => *sandbox == Sandbox::Down,
-                None => false,
-            };
-            (sandbox, ends.then_some(Reason::LeaseSuspended))
+            let cancels = *suspended == Some(SuspendPolicy::Cancel);
+            (sandbox, cancels.then_some(Reason::LeaseSuspended))
         }
         Lease::Terminating { uid, sandbox } | Lease::Expired { uid, sandbox } if uid == bound => {
             (sandbox, Some(Reason::LeaseEnded))
@@ -245,7 +240,9 @@ fn run(
     };
     let stop = stop(command, status, deleted, lease_stops, now);
     let answered = concluded(&observed.sent, status, stop.as_ref());
-    if let Some(outcome) = answered.or_else(|| unreachable_for_good(sandbox, stop.as_ref())) {
+    let suspended = matches!(&observed.lease, Lease::Present { suspended: Some(_), .. });
+    let gone = || unreachable_for_good(sandbox, suspended, stop.as_ref());
+    if let Some(outcome) = answered.or_else(gone) {
         return ended(command, status, &outcome, observed, now);
     }
     if let Some(Stop(reason, why)) = &stop {
@@ -263,7 +260,6 @@ fn run(
     let Sandbox::Up { place, epoch, trusted, .. } = sandbox else { return Step::Look(LOOK) };
     let renewed = observed.sent.epoch != Some(*epoch);
     let kill = |after| Step::Kill { grace: command.spec.termination_grace_period_seconds.unsigned_abs().into(), after };
-    let suspended = matches!(&observed.lease, Lease::Present { suspended: Some(_), .. });
     match &observed.sent.answer {
         // Nothing is made anew for it.
         Some(Answer::Fenced) if suspended => {

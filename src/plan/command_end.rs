@@ -48,6 +48,8 @@ pub(super) fn stop(
 
 /// After so many answers in a row that make no sense, what runs is ended; after as many to that, it is given up.
 pub(super) const GARBLED: u32 = 4;
+/// Exit codes of what is ended with its session or its sandbox: by HUP, KILL or TERM.
+const SIGNALLED_BY_US: [i32; 3] = [129, 137, 143];
 /// After so many kills in a row, what still lives cannot be ended.
 const SURVIVED: u32 = 3;
 
@@ -82,6 +84,12 @@ fn answered(sent: &Sent, status: &SandboxCommandStatus, stop: Option<&Stop>) -> 
             let outcome = Outcome::ended(*code, *milliseconds, *how, Outputs::clone(streams));
             // What ended by itself ended by itself, even if we were about to end it.
             Some(match stop {
+                // Its session's end, or its sandbox's, ends it by a signal.
+                Some(Stop(reason @ (Reason::LeaseEnded | Reason::LeaseSuspended), message))
+                    if !killed && SIGNALLED_BY_US.contains(code) =>
+                {
+                    outcome.because(*reason, message)
+                }
                 _ if !killed => outcome,
                 Some(Stop(reason, message)) => outcome.because(*reason, format!("{message}; {NOTHING_LEFT}")),
                 // Ended because nothing was known of it: the code is the kill's, not its own.
@@ -124,8 +132,13 @@ fn answered(sent: &Sent, status: &SandboxCommandStatus, stop: Option<&Stop>) -> 
 }
 
 /// What is left to say when the sandbox can never tell any more, or nothing can run in it that had to be ended.
-pub(super) fn unreachable_for_good(sandbox: &Sandbox, stop: Option<&Stop>) -> Option<Outcome> {
+pub(super) fn unreachable_for_good(sandbox: &Sandbox, suspended: bool, stop: Option<&Stop>) -> Option<Outcome> {
     match (sandbox, stop) {
+        // Nothing starts it to tell how it ended.
+        (Sandbox::Down, None) if suspended => Some(Outcome::without_result(
+            Reason::SessionLost,
+            "its sandbox was stopped while it ran, and the lease is suspended; its exit code is not known",
+        )),
         (Sandbox::Lost, None) => Some(Outcome::without_result(
             Reason::SandboxLost,
             "the sandbox is gone or failed; its exit code is not known",

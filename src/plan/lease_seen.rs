@@ -83,6 +83,8 @@ pub struct Observed {
     pub needed: bool,
     /// Commands that were sent and have no outcome yet.
     pub running: usize,
+    /// Whether something runs, and all of it should have been ended by now.
+    pub overdue: bool,
     /// For how long the sandbox has been seen like this. One look may be wrong.
     pub since: Duration,
     /// For how long the lease has been seen ending, or suspended with nothing running.

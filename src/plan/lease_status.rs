@@ -8,6 +8,7 @@ use super::{
     expiry::is_ending,
     files::Filed,
     lease_seen::{Credentials, Intervals, Observed, Remote, session_id},
+    outcome::duration_text,
 };
 use crate::{
     api::{
@@ -379,8 +380,9 @@ pub(super) fn failure(sandbox: &Sandbox) -> String {
 
 /// Daytona has been changing the sandbox for too long.
 pub(super) fn stuck(sandbox: &Sandbox, intervals: &Intervals) -> String {
-    let (id, word, minutes) = (&sandbox.id, sandbox.state.as_str(), intervals.stuck.as_secs() / 60);
-    format!("sandbox {id} has been {word} for more than {minutes} minutes; look at it in Daytona, or delete this lease")
+    let (id, word) = (&sandbox.id, sandbox.state.as_str());
+    let long = duration_text(i64::try_from(intervals.stuck.as_millis()).unwrap_or(i64::MAX));
+    format!("sandbox {id} has been {word} for more than {long}; look at it in Daytona, or delete this lease")
 }
 
 /// What a refused create call means. Daytona answers all of them with 400; only the text tells them apart.

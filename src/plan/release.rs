@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    claim::{adopts, is_released},
+    claim::{adopts, is_released, reuse_key},
     lease_seen::{Credentials, Intervals, Observed, Remote, Session, Step, pace},
     lease_status::{MISMATCH, Told, failure, stuck},
     sandbox::spared,
@@ -74,7 +74,7 @@ pub(super) fn release(
         }
         Remote::Foreign(sandbox)
             if recorded.id.is_some()
-                && policy(lease) != ReclaimPolicy::Delete
+                && (policy(lease) != ReclaimPolicy::Delete || reuse_key(lease).is_some())
                 && sandbox.label(sandbox_label::LEASE_UID).is_some() =>
         {
             (Step::RemoveFinalizer, Duration::ZERO)
@@ -126,6 +126,15 @@ fn release_sandbox(
         }
         State::Started => {}
         // A session lives only in a running sandbox: here it is gone, and nothing is started to prove it.
+        // An error is no proof that nothing runs in it.
+        State::Failed(_) if policy(lease) == ReclaimPolicy::Retain && recorded_session(lease) => {
+            let message = format!(
+                "its session may live still, so it is not given away: {}. Or set spec.reclaimPolicy to another",
+                failure(sandbox)
+            );
+            told.blocked(Reason::SandboxError, &message);
+            return (Step::Rest, wait);
+        }
         State::Stopped | State::Archived | State::Paused | State::Failed(_) => {
             told.session_gone();
             return reclaim(sandbox, lease, observed, intervals, told);
@@ -151,6 +160,17 @@ fn release_sandbox(
         told.deleting(&format!("ending {} running command(s)", observed.running));
         return (Step::Rest, intervals.busy);
     }
+    if observed.running > 0 && place.is_some() && policy(lease) == ReclaimPolicy::Retain {
+        // Whoever has it next would have what runs in it.
+        let message = format!(
+            "{} command(s) in sandbox {id} could not be ended yet, so it is not given away. If they cannot be, set \
+             spec.reclaimPolicy to Stop",
+            observed.running
+        );
+        told.blocked(Reason::SandboxError, &message);
+        let resume = !matches!(observed.session, Session::Serving);
+        return (if resume { Step::ResumeSession } else { Step::Rest }, wait);
+    }
     let Some(session) = lease.status.as_ref().and_then(|s| s.session.as_ref()) else {
         return reclaim(sandbox, lease, observed, intervals, told);
     };
@@ -169,9 +189,13 @@ fn release_sandbox(
         }
         Session::Serving | Session::NotAsked | Session::Listed | Session::Dead => {
             told.deleting(&format!("deleting session {}", session.id));
-            (Step::DeleteSession, Duration::ZERO)
+            (Step::DeleteSession, wait)
         }
     }
+}
+
+fn recorded_session(lease: &SandboxLease) -> bool {
+    lease.status.as_ref().is_some_and(|status| status.session.is_some())
 }
 
 /// What is to become of the sandbox. An adopted one is never deleted, whatever may be said.

@@ -59,7 +59,11 @@ fn suspend_running(
     let status = lease.status.clone().unwrap_or_default();
     told.sandbox_runs();
     // What runs is seen to its end by its own controller, which needs a way into the sandbox.
-    if observed.running > 0 && status.place().is_some() {
+    let over = match lease.spec.suspend_policy {
+        SuspendPolicy::Drain => observed.overdue,
+        SuspendPolicy::Cancel => observed.leaving >= intervals.drain,
+    };
+    if observed.running > 0 && status.place().is_some() && !over {
         let doing = match lease.spec.suspend_policy {
             SuspendPolicy::Drain => "waiting for the end of",
             SuspendPolicy::Cancel => "ending",
@@ -75,14 +79,14 @@ fn suspend_running(
                 return (Step::Record, Duration::ZERO);
             }
             // Nobody answers for it; with its sandbox it ends for certain.
-            Session::Unknown(_) if observed.leaving >= intervals.drain => {}
+            Session::Unknown(_) if over || observed.leaving >= intervals.drain => {}
             Session::Unknown(error) => {
                 told.error(error);
                 return (Step::Rest, wait);
             }
             Session::Serving | Session::NotAsked | Session::Listed | Session::Dead => {
                 told.waiting(Reason::Suspended, &format!("suspending; deleting session {}", session.id));
-                return (Step::DeleteSession, Duration::ZERO);
+                return (Step::DeleteSession, wait);
             }
         }
     }

@@ -171,6 +171,7 @@ async fn a_lease_that_ends_or_takes_over_is_refused_where_it_can_be_seen_to_be_w
         (sandbox, adopt(json!({ "user": "root" })), takes),
         (sandbox, json!({ "adopt": {} }), Some("adopt.id: Required value")),
         (sandbox, json!({ "adopt": { "id": "../x" } }), Some("should match")),
+        (sandbox, json!({ "adopt": { "id": ".." } }), Some("should match")),
         (
             sandbox,
             json!({ "autoStopMinutes": 5, "autoDeleteMinutes": 0 }),

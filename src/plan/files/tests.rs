@@ -164,6 +164,7 @@ fn seen(state: &str, files: Files) -> Observed {
         now: Timestamp::from_second(1).unwrap(),
         needed: false,
         running: 0,
+        overdue: false,
         since: Duration::ZERO,
         leaving: Duration::ZERO,
         kept_awake: None,

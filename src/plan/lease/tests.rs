@@ -93,6 +93,7 @@ fn seen(remote: Remote) -> Observed {
         now: at(0),
         needed: false,
         running: 0,
+        overdue: false,
         since: zero,
         leaving: zero,
         kept_awake: None,

@@ -37,7 +37,27 @@ fn what_was_recorded_and_never_began_does_not_keep_a_lease_from_being_suspended(
         unreachable!()
     };
     let stopped = seen(Lease::Present { uid, sandbox: Sandbox::Down, reason, message, suspended });
-    ends(&decide(&running(), &stopped, at(5)), Reason::LeaseSuspended, None);
+    ends(&decide(&running(), &stopped, at(5)), Reason::SessionLost, None);
+}
+
+#[test]
+fn what_ends_with_its_session_says_so() {
+    let ended = |code| Observed {
+        sent: Sent {
+            answer: Some(Answer::Done {
+                code,
+                milliseconds: 5,
+                how: How::Full,
+                streams: Arc::default(),
+                killed: false,
+            }),
+            stored: Some(Stored::nothing(true, OutputReason::InStatus, "")),
+            ..Sent::default()
+        },
+        ..seen(terminating(up("session-1", 1)))
+    };
+    ends(&decide(&running(), &ended(143), at(5)), Reason::LeaseEnded, Some(143));
+    ends(&decide(&running(), &ended(3), at(5)), Reason::NonZeroExit, Some(3));
 }
 
 #[test]
