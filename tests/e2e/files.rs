@@ -325,15 +325,16 @@ async fn a_secret_is_in_its_file_and_nowhere_else() {
     manifest["spec"]["files"] = files;
     world.apply(&manifest.to_string()).await.unwrap();
     world.until_ready("l").await;
-    world.command("prints", "cat token all/token").await;
-    assert_eq!(world.until_finished("prints").await["status"]["stdout"]["tail"], "***");
-    let everything = ["get", "sblease,sbcmd,events,configmaps", "-o", "yaml"];
-    assert!(!world.kubectl.get(&everything).await.unwrap().contains(SECRET), "in the Kubernetes API");
-    assert!(!world.logged().contains(SECRET), "in the controller's log");
     let dir = world.sandbox().await.dir;
     let found = std::process::Command::new("grep").args(["-rlI", SECRET]).arg(&dir).output().unwrap();
     let mut found: Vec<_> = String::from_utf8(found.stdout).unwrap().lines().map(PathBuf::from).collect();
     found.sort_unstable();
     let work = work(&world).await;
     assert_eq!(found, [work.join("all/token"), work.join("token")]);
+    // What a command prints is in its own output, and nowhere else either.
+    world.command("prints", "cat token all/token").await;
+    assert_eq!(world.until_finished("prints").await["status"]["stdout"]["tail"], "***");
+    let everything = ["get", "sblease,sbcmd,events,configmaps", "-o", "yaml"];
+    assert!(!world.kubectl.get(&everything).await.unwrap().contains(SECRET), "in the Kubernetes API");
+    assert!(!world.logged().contains(SECRET), "in the controller's log");
 }
