@@ -168,6 +168,9 @@ pub(super) async fn sync(lease: &SandboxLease, toolbox: &Toolbox, told: &mut Tol
         Err(Unfiled::Incomplete) => {
             Err(Error::Sandbox("not all of the files had arrived; they are sent again".to_owned()))
         }
+        Err(Unfiled::Busy) => Err(Error::Sandbox(
+            "somebody else is putting files there, and could not be ended; it is tried again".to_owned(),
+        )),
         Err(Unfiled::Garbled) => {
             // Perhaps somebody removed our programs.
             if let Some(handle) = ctx.board.handle(&uid) {

@@ -23,6 +23,9 @@ use crate::{
 const MOST_FILES: usize = 256;
 const MOST_BYTES: usize = 4 * 1024 * 1024;
 
+/// How the names begin under which files are made beside their places.
+const TEMPORARY: &str = ".dtc-new";
+
 /// What is known of a lease's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Files {
@@ -166,8 +169,10 @@ impl Gathering {
         if path.starts_with(&format!("{}/", self.kept_dir)) || path == self.kept_dir {
             return unfit(format!("files: {} is the controller's own; choose another path than {path}", self.kept_dir));
         }
-        if path.ends_with("/.dtc-new") {
-            return unfit(format!("files: the controller uses this name while it writes; choose another than {path}"));
+        if path.split('/').any(|part| part.starts_with(TEMPORARY)) {
+            return unfit(format!(
+                "files: the controller uses names that begin with {TEMPORARY} while it writes; choose another than {path}"
+            ));
         }
         if self.files.contains_key(&path) {
             return unfit(format!("files: two entries write {path}; change one"));

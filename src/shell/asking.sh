@@ -188,7 +188,9 @@ sweep() {
   done
   remove_cleared
   for fifo in "$base/wait"/*; do [ -d "/proc/${fifo##*.}" ] || rm -rf "$fifo"; done
-  rm -rf "${base%/*}/files/stage"
+  # shellcheck disable=SC1090
+  . "$base/filing-${0##*/runner-}"
+  alone
 } 2>/dev/null
 
 # --- ending ----------------------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ impl Workspace {
         let tools = "cat chmod dd env mkdir mkfifo mv od rm sleep tail tee tr wc";
         let mut text = format!(
             "for tool in {tools}; do command -v $tool >/dev/null 2>&1 || {{ echo \"dtc1 lacks $tool\"; exit 1; }}; done\n\
-             umask 077 && cd / && mkdir -p {base} && cd {base} && mkdir -p session guard input attempt wait persist &&\n",
+             umask 077 && cd / && mkdir -p {base} && cd {base} && chmod go= . .. && mkdir -p session guard input attempt wait persist &&\n",
         );
         for (name, content) in PROGRAMS {
             let _ = write!(
@@ -102,7 +102,8 @@ impl Workspace {
     pub fn remove(&self) -> String {
         let directory = self.base.rsplit_once('/').map_or("", |(directory, _)| directory);
         let stage = quote(&format!("{directory}/files/stage"));
-        format!("rm -rf -- {} {stage}; rmdir -- {} 2>/dev/null; :", quote(&self.base), quote(directory))
+        let end = format!("sh {} unfile 2>/dev/null", quote(&self.runner()));
+        format!("{end}; rm -rf -- {} {stage}; rmdir -- {} 2>/dev/null; :", quote(&self.base), quote(directory))
     }
 
     /// Session text that proves that the session's shell reads its input, and leaves the session's mark, which names

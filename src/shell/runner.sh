@@ -6,6 +6,7 @@
 #   sh runner.sh check   MARK                        says whether the mark is there
 #   sh runner.sh sweep   MARK [ATTEMPT...]           the same, and clears all attempts but these and those that run
 #   sh runner.sh file    ID                          puts the files that were uploaded as files/stage/ID in their places
+#   sh runner.sh unfile                              ends whoever is at that, and removes what was uploaded
 #   sh runner.sh run     ATTEMPT MARK FORM WORKDIR [INTERPRETER...]   runs a script, at most once, and stays with it
 #   sh runner.sh start   ATTEMPT MARK FORM WORKDIR [INTERPRETER...]   the same in a process of its own; comes back at once
 #   sh runner.sh wait    ATTEMPT MARK HEAD TAIL SECONDS [COLLECTED...]   waits for the end, reports, tidies up
@@ -370,9 +371,16 @@ case $op in
   run | detached) run "$@" ;;
   start) start "$@" ;;
   file)
+    # In a group of its own, so that all that it starts can be ended with it.
+    set -- sh "$0" filing "$attempt"
+    command -v setsid >/dev/null 2>&1 && set -- setsid "$@"
+    "$@"
+    exit
+    ;;
+  filing | unfile)
     # shellcheck disable=SC1090
     . "$base/filing-${0##*/runner-}"
-    file
+    if [ "$op" = filing ]; then file; else alone; fi
     ;;
   # In another file, which a shell that only runs need not read.
   wait | fence | kill | sweep)

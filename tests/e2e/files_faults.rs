@@ -23,7 +23,7 @@ fn some_files() -> Value {
 
 fn leftovers(dir: &Path) -> usize {
     let found =
-        std::process::Command::new("find").arg(dir).args(["-name", ".dtc-new", "-o", "-path", "*/stage/*"]).output();
+        std::process::Command::new("find").arg(dir).args(["-name", ".dtc-new*", "-o", "-path", "*/stage/*"]).output();
     String::from_utf8(found.unwrap().stdout).unwrap().lines().count()
 }
 

@@ -120,7 +120,8 @@ fn what_does_not_fit_is_refused_with_a_way_out() {
     refuse(&[inline("a/b/c"), inline("a-"), inline("a")], "/work/a would be a file and the directory of /work/a/b/c");
     refuse(&[inline("/"), inline("/a")], "would be a file");
     refuse(&[inline("/home/me/.daytona-controller/x")], "is the controller's own");
-    refuse(&[inline("a/.dtc-new")], "the controller uses this name");
+    refuse(&[inline("a/.dtc-new-1")], "the controller uses names");
+    refuse(&[inline("a/.dtc-new/b")], "the controller uses names");
     let big = data(&[("k", &"x".repeat(MOST_BYTES))]);
     let whole = (json!({ "path": "p", "configMapRef": { "name": "n" } }), Some(("1", &big)));
     assert!(gather(std::slice::from_ref(&whole)).is_ok());

@@ -34,6 +34,8 @@ pub enum Unfiled {
     Failed(Vec<String>),
     /// Not all of the upload was there; nothing was touched.
     Incomplete,
+    /// Somebody is at it, and could not be ended; nothing was touched.
+    Busy,
     /// The answer is not the runner's.
     Garbled,
 }
@@ -78,6 +80,7 @@ pub fn filed(id: &str, text: &str) -> Result<(), Unfiled> {
             None if said == "filed" && failed.is_empty() => return Ok(()),
             None if said == "unfinished" && !failed.is_empty() => return Err(Unfiled::Failed(failed)),
             None if said == "incomplete" => return Err(Unfiled::Incomplete),
+            None if said == "busy" => return Err(Unfiled::Busy),
             _ => return Err(Unfiled::Garbled),
         }
     }
@@ -85,6 +88,6 @@ pub fn filed(id: &str, text: &str) -> Result<(), Unfiled> {
 }
 
 /// The name of a file's own files in the workspace.
-fn key(path: &str) -> String {
+pub(super) fn key(path: &str) -> String {
     hex(Sha256::digest(path).iter().take(16))
 }

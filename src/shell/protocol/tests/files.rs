@@ -8,13 +8,13 @@ const ODD: &str = "it's \"odd\" \\n $HOME * ünï😀 -x ";
 
 impl Sandbox {
     /// Stages and files them; what was said about it.
-    fn file_all(&self, files: &[File]) -> Result<(), Unfiled> {
+    pub(super) fn file_all(&self, files: &[File]) -> Result<(), Unfiled> {
         let id = self.attempt().id;
         Self::upload(&self.workspace.stage(&id, files.to_vec()));
         filed(&id, &self.execute(&self.workspace.file(&id)))
     }
 
-    fn wanted(&self, name: &str, content: &str) -> File {
+    pub(super) fn wanted(&self, name: &str, content: &str) -> File {
         File {
             path: self.work().join(name).to_str().unwrap().to_owned(),
             mode: "0640".to_owned(),
@@ -23,19 +23,20 @@ impl Sandbox {
         }
     }
 
-    fn once(&self, name: &str, content: &str) -> File {
+    pub(super) fn once(&self, name: &str, content: &str) -> File {
         File { once: true, ..self.wanted(name, content) }
     }
 
-    fn staged(&self) -> usize {
+    pub(super) fn staged(&self) -> usize {
         self.base().with_file_name("files").join("stage").read_dir().map_or(0, Iterator::count)
     }
 }
 
 /// All names below a directory, and whether they are ours by name.
-fn leftovers(dir: &Path) -> bool {
+pub(super) fn leftovers(dir: &Path) -> bool {
     dir.read_dir().unwrap().map(|entry| entry.unwrap()).any(|entry| {
-        entry.file_name() == ".dtc-new" || (entry.file_type().unwrap().is_dir() && leftovers(&entry.path()))
+        entry.file_name().to_string_lossy().starts_with(".dtc-new")
+            || (entry.file_type().unwrap().is_dir() && leftovers(&entry.path()))
     })
 }
 
@@ -66,7 +67,6 @@ fn files_are_put_replaced_and_removed_as_they_are_wanted() {
         std::fs::remove_file(sandbox.work().join("a/once")).unwrap();
         std::fs::write(sandbox.work().join("a/other"), "theirs").unwrap();
         std::fs::write(sandbox.work().join("a/foreign"), "theirs").unwrap();
-        let odd_time = sandbox.work().join(&odd).metadata().unwrap().modified().unwrap();
         let second = [
             File { mode: "600".to_owned(), ..sandbox.wanted(&odd, "odd") },
             sandbox.wanted("a/foreign", "ours"),
@@ -77,7 +77,6 @@ fn files_are_put_replaced_and_removed_as_they_are_wanted() {
         ];
         assert_eq!(sandbox.file_all(&second), Ok(()));
         assert_eq!((mode(&odd), sandbox.file("a/foreign")), (0o600, "ours".to_owned()));
-        assert_eq!(sandbox.work().join(&odd).metadata().unwrap().modified().unwrap(), odd_time, "it was replaced");
         assert_eq!((sandbox.file("a/gone/deeper"), sandbox.file("a/mine")), ("new".to_owned(), "theirs".to_owned()));
         assert_eq!((sandbox.file("a/late"), sandbox.file("a/other")), ("second".to_owned(), "theirs".to_owned()));
         assert!(!sandbox.work().join("empty/none").exists() && !sandbox.work().join("empty/binary").exists());
@@ -104,6 +103,77 @@ fn whose_a_file_is_can_change() {
         assert_eq!(sandbox.file("f"), "three");
         assert_eq!(sandbox.file_all(&[]), Ok(()));
         assert!(!sandbox.work().join("f").exists());
+        // It was taken away as the lease's, so it is written again.
+        assert_eq!(sandbox.file_all(&[sandbox.once("f", "four")]), Ok(()));
+        assert_eq!(sandbox.file("f"), "four");
+    });
+}
+
+/// What is right keeps its time; what is not is another file, so that a second name of it stays as it is.
+#[test]
+fn what_is_right_is_left_alone() {
+    for_each_with(&[Launcher::OneShot], |sandbox| {
+        let file = |mode: &str| File { mode: mode.to_owned(), ..sandbox.wanted("f", "x") };
+        assert_eq!(sandbox.file_all(&[file("0640")]), Ok(()));
+        let work = sandbox.work();
+        std::fs::hard_link(work.join("f"), work.join("other")).unwrap();
+        let number = |name: &str| std::os::unix::fs::MetadataExt::ino(&work.join(name).metadata().unwrap());
+        assert_eq!(sandbox.file_all(&[file("640")]), Ok(()));
+        assert_eq!(number("f"), number("other"));
+        assert_eq!(sandbox.file_all(&[file("0600")]), Ok(()));
+        let mode = |name: &str| work.join(name).metadata().unwrap().permissions().mode() & 0o7777;
+        assert_eq!((mode("f"), mode("other")), (0o600, 0o640));
+    });
+}
+
+#[test]
+fn nothing_is_removed_through_a_link_that_came_later() {
+    for_each_with(&[Launcher::OneShot], |sandbox| {
+        let (work, link) = (sandbox.work(), std::os::unix::fs::symlink::<&str, PathBuf>);
+        for dir in ["mine", "one", "two"] {
+            std::fs::create_dir(work.join(dir)).unwrap();
+            std::fs::write(work.join(dir).join("key"), "theirs").unwrap();
+        }
+        std::fs::write(work.join("two/gone"), "theirs").unwrap();
+        link("one", work.join("link")).unwrap();
+        let (moved, gone) = (sandbox.wanted("link/key", "ours"), sandbox.wanted("link/gone", "ours"));
+        assert_eq!(sandbox.file_all(&[sandbox.wanted("conf/key", "ours"), moved.clone(), gone]), Ok(()));
+        assert_eq!((sandbox.file("one/key"), sandbox.file("one/gone")), ("ours".to_owned(), "ours".to_owned()));
+        // The user moves the links, or puts one in the place of a directory.
+        std::fs::remove_dir_all(work.join("conf")).unwrap();
+        link("mine", work.join("conf")).unwrap();
+        std::fs::remove_file(work.join("link")).unwrap();
+        link("two", work.join("link")).unwrap();
+        assert_eq!(sandbox.file_all(&[moved]), Ok(()));
+        assert_eq!((sandbox.file("mine/key"), sandbox.file("two/gone")), ("theirs".to_owned(), "theirs".to_owned()));
+        assert_eq!(sandbox.file("two/key"), "ours");
+        assert!(!work.join("one/key").exists() && !work.join("one/gone").exists(), "ours is left behind");
+        assert_eq!(sandbox.file_all(&[]), Ok(()));
+        assert!(!work.join("two/key").exists() && !leftovers(&work));
+    });
+}
+
+/// What was written once must not be written again because nobody knew that it was.
+#[test]
+fn that_a_file_was_written_once_is_noted_first() {
+    for_each_with(&[Launcher::OneShot], |sandbox| {
+        let written = sandbox.base().with_file_name("files").join("written");
+        assert_eq!(sandbox.file_all(&[]), Ok(()));
+        let file = sandbox.once("f", "ours");
+        let note = written.join(format!("{}.new", super::super::files::key(&file.path)));
+        std::fs::create_dir(&note).unwrap();
+        let Err(Unfiled::Failed(failed)) = sandbox.file_all(std::slice::from_ref(&file)) else { panic!("it was said") };
+        assert!(failed.len() == 1 && failed[0].ends_with("it cannot be noted that it was written"), "{failed:?}");
+        assert!(!sandbox.work().join("f").exists());
+        std::fs::remove_dir(&note).unwrap();
+        // One that was ended in between, before it was written and after.
+        std::fs::write(&note, "").unwrap();
+        assert_eq!(sandbox.file_all(std::slice::from_ref(&file)), Ok(()));
+        assert_eq!(sandbox.file("f"), "ours");
+        std::fs::rename(note.with_extension(""), &note).unwrap();
+        std::fs::write(sandbox.work().join("f"), "edited").unwrap();
+        assert_eq!(sandbox.file_all(&[file]), Ok(()));
+        assert_eq!(sandbox.file("f"), "edited");
     });
 }
 
@@ -219,38 +289,6 @@ fn a_reader_sees_one_whole_or_the_other() {
     });
 }
 
-/// Where the one before is still at it, it is ended: what it knows is old.
-#[test]
-fn the_newest_plan_counts() {
-    for_each_with(&[Launcher::OneShot], |sandbox| {
-        let old = sandbox.attempt().id;
-        let stage = sandbox.base().with_file_name("files").join("stage").join(&old);
-        // Its `cat` hangs.
-        let slow = sandbox.dir.path().join("bin/cat");
-        let cat = std::fs::read_link(&slow).ok();
-        std::fs::remove_file(&slow).ok();
-        let hang = "#!/bin/sh\necho >\"$HOME/hangs\"; until [ -e \"$HOME/go\" ]; do sleep 0.02; done; echo half\n";
-        std::fs::write(&slow, hang).unwrap();
-        std::fs::set_permissions(&slow, std::fs::Permissions::from_mode(0o755)).unwrap();
-        Sandbox::upload(&sandbox.workspace.stage(&old, vec![sandbox.wanted("hangs", "x"), sandbox.wanted("z", "old")]));
-        let mut running = sandbox.spawn(&sandbox.workspace.file(&old));
-        sandbox.eventually("it hangs", |s| s.dir.path().join("home/hangs").exists());
-        assert!(filed(&old, &sandbox.execute(&sandbox.workspace.file(&old))).is_err(), "a copy of it does nothing");
-        assert!(stage.exists());
-        std::fs::remove_file(&slow).unwrap();
-        if let Some(cat) = cat {
-            std::os::unix::fs::symlink(cat, &slow).unwrap();
-        }
-        assert_eq!(sandbox.file_all(&[sandbox.wanted("z", "new")]), Ok(()));
-        running.wait().unwrap();
-        // What it was waiting for comes too late.
-        std::fs::write(sandbox.dir.path().join("home/go"), "").unwrap();
-        sandbox.eventually("nothing of it is left", |s| s.processes().is_empty());
-        assert!(!sandbox.work().join("hangs").exists());
-        assert_eq!((sandbox.file("z"), sandbox.staged()), ("new".to_owned(), 0));
-    });
-}
-
 #[test]
 fn only_a_whole_answer_counts() {
     let failed = |paths: &[&str]| Err(Unfiled::Failed(paths.iter().map(|p| (*p).to_owned()).collect()));
@@ -260,9 +298,8 @@ fn only_a_whole_answer_counts() {
         failed(&["/a b: why", "/c: d"])
     );
     assert_eq!(filed("i", "dtc1 i incomplete"), Err(Unfiled::Incomplete));
-    for text in
-        ["", "dtc1 j filed", "dtc1 i failed /a: b", "dtc1 i failed /a: b\ndtc1 i filed", "dtc1 i busy", "sh: not found"]
-    {
+    assert_eq!(filed("i", "dtc1 i busy"), Err(Unfiled::Busy));
+    for text in ["", "dtc1 j filed", "dtc1 i failed /a: b", "dtc1 i failed /a: b\ndtc1 i filed", "sh: not found"] {
         assert_eq!(filed("i", text), Err(Unfiled::Garbled), "{text}");
     }
     let file = File { path: "/p".to_owned(), mode: String::new(), once: false, content: b"hunter2".to_vec() };

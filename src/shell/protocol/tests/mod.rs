@@ -5,6 +5,7 @@ mod answers;
 mod clearing;
 mod evidence;
 mod files;
+mod filing;
 mod inputs;
 mod isolation;
 mod kill;
