@@ -67,7 +67,7 @@ pub struct SandboxLeaseStatus {
     pub writable_dirs: Vec<String>,
 
     /// Which files were brought in last: changes when an entry of `files`, the content of a `ConfigMap`, or the version
-    /// of a Secret does. No content can be learned from it.
+    /// of a Secret does. `-`: they are being brought in. No content of a Secret can be learned from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub files_digest: Option<String>,

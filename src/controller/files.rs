@@ -9,7 +9,7 @@ use std::{
 use kube::ResourceExt;
 use tokio::sync::Semaphore;
 
-use super::{board::Suspicion, context::Context, error::Error, observe::workspace};
+use super::{board::Suspicion, context::Context, error::Error, observe::workspace, report::api};
 use crate::{
     api::{FileMapping, FileSource, SandboxLease, SourceKind, cut},
     cluster::refs::{Source, source},
@@ -136,15 +136,26 @@ pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Files {
     files
 }
 
-/// Puts the files into the sandbox, each at once or not at all, removes what is wanted no more, and tells so.
-pub(super) async fn sync(lease: &SandboxLease, toolbox: &Toolbox, told: &mut Told, ctx: &Context) -> Result<(), Error> {
+/// Puts the files into the sandbox, each at once or not at all, removes what is wanted no more, and tells so. False:
+/// the lease has changed, and nothing was done.
+pub(super) async fn sync(
+    lease: &SandboxLease,
+    toolbox: &Toolbox,
+    told: &mut Told,
+    ctx: &Context,
+) -> Result<bool, Error> {
     let uid = lease.uid().unwrap_or_default();
     // A source that changes often must not keep an idle sandbox awake, nor a file that cannot be written.
     let toolbox = toolbox.unnoticed();
     // Before they are read: a thousand sandboxes must not have a thousand times some MiB in memory.
     let _place = toolbox.long_place().await;
     // Where a source has just gone, the next look tells.
-    let Ok(Wanted { files, digest, writable_dirs }) = read(lease, ctx).await? else { return Ok(()) };
+    let Ok(Wanted { files, digest, writable_dirs }) = read(lease, ctx).await? else { return Ok(false) };
+    // The object may come from a cache that is behind: what is old must not come after what is new.
+    let live = api(lease, ctx).get_opt(&lease.name_any()).await?;
+    if live.as_ref().and_then(ResourceExt::resource_version) != lease.resource_version() {
+        return Ok(false);
+    }
     let (count, workspace) = (files.len(), workspace(lease));
     // Never used twice: what an earlier controller has under way must not meet ours.
     let id = format!("files-{:016x}", RandomState::new().hash_one(&uid));
@@ -158,7 +169,7 @@ pub(super) async fn sync(lease: &SandboxLease, toolbox: &Toolbox, told: &mut Tol
         Ok(()) => {
             tracing::info!(files = count, "brought the files into the sandbox");
             told.filed(digest, writable_dirs);
-            Ok(())
+            Ok(true)
         }
         Err(Unfiled::Failed(all)) => {
             let more = if all.len() > SHOWN { format!("; and {} more", all.len() - SHOWN) } else { String::new() };

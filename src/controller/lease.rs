@@ -250,7 +250,9 @@ async fn in_session(
             workspace
         }
         Step::SyncFiles => {
-            files::sync(lease, toolbox, &mut told, ctx).await?;
+            if !files::sync(lease, toolbox, &mut told, ctx).await? {
+                return Ok(Next::After(Duration::from_millis(200)));
+            }
             return Ok(report(lease.clone(), &told, ctx).await?.map_or(Next::Gone, Next::now));
         }
         Step::DeleteSession => {

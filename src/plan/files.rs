@@ -236,6 +236,10 @@ fn missing(kind: SourceKind, name: &str) -> Hindrance {
     Hindrance(not_found(kind), message)
 }
 
+/// In place of a digest: some files may be there and some not. Nothing that is wanted has it, so that also a spec that
+/// goes back to what it was has them brought in again.
+const UNDER_WAY: &str = "-";
+
 /// Whether the sandbox has the files that are wanted.
 #[must_use]
 pub fn in_step(lease: &SandboxLease, files: &Files) -> bool {
@@ -276,6 +280,13 @@ impl Told {
         self.files = Filed { digest, writable_dirs, unsynced: false };
     }
 
+    /// What is in the sandbox is not known any more; nothing, where nothing was to be there.
+    pub(super) fn files_in_doubt(&mut self) {
+        if self.files.digest.is_some() {
+            self.files.digest = Some(UNDER_WAY.to_owned());
+        }
+    }
+
     /// All runs, but commands wait until a person mends something.
     fn hindered(&mut self, reason: Reason, message: &str) {
         self.serving();
@@ -312,7 +323,14 @@ pub(super) fn keep_files(
     told.serving();
     match &observed.files {
         Files::Wanted(_) if in_step(lease, &observed.files) => (Step::Rest, intervals.idle),
-        Files::Wanted(_) => (Step::SyncFiles, Duration::ZERO),
+        Files::Wanted(_) => {
+            // Written first: from here on the sandbox has neither the one nor the other.
+            if told.files.digest.as_deref() == Some(UNDER_WAY) {
+                return (Step::SyncFiles, Duration::ZERO);
+            }
+            told.files.digest = Some(UNDER_WAY.to_owned());
+            (Step::Record, Duration::ZERO)
+        }
         Files::Hindered(reason, message) => {
             told.hindered(*reason, message);
             (Step::Rest, intervals.idle)

@@ -273,6 +273,7 @@ fn keep_sandbox(
         }
         State::Failed(_) if sandbox.recoverable == Some(true) && !observed.recovered => {
             told.waiting(Reason::Restoring, &format!("the sandbox is in state {word}; having Daytona recover it"));
+            told.files_in_doubt();
             (Step::RecoverSandbox(sandbox.id.clone()), pace(observed, intervals))
         }
         State::Failed(_) => {

@@ -201,11 +201,17 @@ fn is(seen: &(Step, String, Vec<String>), step: &Step, ready: &str, abnormal: &[
 
 #[test]
 fn a_lease_is_ready_when_its_files_are_there() {
-    is(&next(&lease(None), &seen("started", wanted("a"))), &Step::SyncFiles, "False SyncingFiles", &["Reconciling"]);
+    is(&next(&lease(None), &seen("started", wanted("a"))), &Step::Record, "False SyncingFiles", &["Reconciling"]);
+    is(
+        &next(&lease(Some("-")), &seen("started", wanted("a"))),
+        &Step::SyncFiles,
+        "False SyncingFiles",
+        &["Reconciling"],
+    );
     is(&next(&lease(Some("a")), &seen("started", wanted("a"))), &Step::Rest, "True Ready", &[]);
     is(
         &next(&lease(Some("a")), &seen("started", Files::Wanted(None))),
-        &Step::SyncFiles,
+        &Step::Record,
         "False SyncingFiles",
         &["Reconciling"],
     );
@@ -214,15 +220,41 @@ fn a_lease_is_ready_when_its_files_are_there() {
     is(&next(&lease(None), &seen("started", unknown)), &Step::Rest, "False APIUnreachable", &["Reconciling"]);
 }
 
+/// What was begun is written down before: neither a spec that goes back nor another controller takes what was there
+/// before for what is there now.
+#[test]
+fn files_that_are_under_way_are_none_that_are_wanted() {
+    for digest in [None, Some("a")] {
+        let mut lease = lease(digest);
+        lease.status = Some(told(&lease, &decide(&lease, &seen("started", wanted("b")), &INTERVALS)));
+        assert_eq!(lease.status.as_ref().unwrap().files_digest.as_deref(), Some("-"));
+        for then in [wanted("a"), wanted("b"), Files::Wanted(None)] {
+            assert_eq!(next(&lease, &seen("started", then)).0, Step::SyncFiles);
+        }
+    }
+    // A sandbox that Daytona has recovered may be an older one.
+    let failed = |digest| {
+        let lease = lease(digest);
+        let mut observed = seen("error", wanted("a"));
+        observed.remote = Remote::Present(
+            serde_json::from_value(json!({ "id": "box", "state": "error", "recoverable": true })).unwrap(),
+        );
+        let plan = decide(&lease, &observed, &INTERVALS);
+        assert_eq!(plan.step, Step::RecoverSandbox("box".to_owned()));
+        told(&lease, &plan).files_digest
+    };
+    assert_eq!((failed(Some("a")).as_deref(), failed(None)), (Some("-"), None));
+}
+
 #[test]
 fn a_change_of_a_source_leaves_a_lease_ready_and_one_of_its_spec_does_not() {
     let mut lease = lease(Some("a"));
     lease.status = Some(told(&lease, &decide(&lease, &seen("started", wanted("a")), &INTERVALS)));
-    is(&next(&lease, &seen("started", wanted("b"))), &Step::SyncFiles, "True Ready", &[]);
+    is(&next(&lease, &seen("started", wanted("b"))), &Step::Record, "True Ready", &[]);
     is(&next(&lease, &seen("started", Files::Unknown("x".to_owned()))), &Step::Rest, "True Ready", &[]);
     is(&next(&lease, &seen("started", missing_secret())), &Step::Rest, "False SecretNotFound", &["Stalled"]);
     lease.metadata.generation = Some(2);
-    is(&next(&lease, &seen("started", wanted("b"))), &Step::SyncFiles, "False SyncingFiles", &["Reconciling"]);
+    is(&next(&lease, &seen("started", wanted("b"))), &Step::Record, "False SyncingFiles", &["Reconciling"]);
 }
 
 #[test]
