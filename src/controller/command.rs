@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     api::{
-        COMMAND_FINALIZER, CommandCondition, CommandState, LEASE_FINALIZER, LeaseCondition, OnSessionLost,
+        COMMAND_FINALIZER, CommandCondition, CommandState, LEASE_FINALIZER, LeaseCondition, LeaseReason, OnSessionLost,
         SandboxCommand, SandboxCommandStatus, SandboxLease, condition,
     },
     cluster::{finalizer, status},
@@ -164,8 +164,10 @@ fn to_be_started(command: &SandboxCommand, turn: Turn, lease: &Lease, sent: &Sen
 fn lease_view(lease: &SandboxLease, ctx: &Context) -> Lease {
     let uid = lease.uid().unwrap_or_default();
     let mut sandbox = ctx.board.sandbox(&uid);
+    let mut files_first = false;
     if let plan::Sandbox::Up { trusted, .. } = &mut sandbox {
-        *trusted &= !files::hold_commands(lease, ctx);
+        files_first = *trusted && files::hold_commands(lease, ctx);
+        *trusted &= !files_first;
     }
     if lease.metadata.deletion_timestamp.is_some() {
         return Lease::Terminating { uid, sandbox };
@@ -177,8 +179,12 @@ fn lease_view(lease: &SandboxLease, ctx: &Context) -> Lease {
     }
     let suspended = lease.spec.suspend.then_some(lease.spec.suspend_policy);
     let ready = lease.status.as_ref().and_then(|s| condition(&s.conditions, LeaseCondition::Ready.as_str()));
-    let (reason, message) = ready
+    let (mut reason, mut message) = ready
         .map_or_else(|| ("new".to_owned(), "not looked at yet".to_owned()), |c| (c.reason.clone(), c.message.clone()));
+    if files_first && reason == LeaseReason::Ready.as_str() {
+        LeaseReason::SyncingFiles.as_str().clone_into(&mut reason);
+        "its files are brought in first".clone_into(&mut message);
+    }
     Lease::Present { uid, sandbox, reason, message, suspended }
 }
 

@@ -26,6 +26,9 @@ pub(super) enum Error {
     /// The runner in the sandbox did not do what it is there for.
     #[error("sandbox: {0}")]
     Sandbox(String),
+    /// A lease's files could not be written; when to try again.
+    #[error("sandbox: {0}")]
+    Unfiled(String, Duration),
     /// A session cannot be used, for this reason.
     #[error("sandbox: {0}; another session is opened")]
     DeadSession(String),
@@ -54,6 +57,7 @@ impl Error {
                 Class::Gone | Class::Conflict | Class::NotYet => grow(1, 15),
                 Class::Refused | Class::Unavailable | Class::Unclear => grow(1, 30),
             },
+            Self::Unfiled(_, wait) => *wait,
             Self::Kube(_) | Self::Sandbox(_) | Self::DeadSession(_) | Self::TimedOut | Self::Search(_) => grow(1, 30),
         }
     }

@@ -126,9 +126,12 @@ async fn step(lease: SandboxLease, ctx: &Context) -> Result<Next, Error> {
             Box::pin(report(lease, &told, ctx)).await?;
             Err(error.into())
         }
-        Err(error @ (Error::Sandbox(_) | Error::DeadSession(_))) => {
+        Err(error @ (Error::Sandbox(_) | Error::DeadSession(_) | Error::Unfiled(..))) => {
             let mut told = plan.told;
-            told.sandbox_disobeys(&error.to_string());
+            match &error {
+                Error::Unfiled(message, _) => told.unfiled(message),
+                _ => told.sandbox_disobeys(&error.to_string()),
+            }
             if matches!(error, Error::DeadSession(_)) {
                 told.renew_session(&lease);
             }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     time::Duration,
 };
 
@@ -33,8 +34,10 @@ pub enum Files {
     Wanted(Option<String>),
     /// They cannot be brought in before somebody mends something.
     Hindered(Reason, String),
-    /// The Kubernetes API did not tell.
-    Unknown(String),
+    /// Which are wanted, what kept them from being written the last time, and for how long not to try again.
+    Unwritable(Option<String>, String, Duration),
+    /// The Kubernetes API did not tell, for so long.
+    Unknown(String, Duration),
 }
 
 /// Why files cannot be brought in before somebody mends something.
@@ -42,12 +45,19 @@ pub enum Files {
 pub struct Hindrance(pub Reason, pub String);
 
 /// A Secret or `ConfigMap`, as far as it matters here.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Object<'a> {
     /// Its UID and resourceVersion.
     pub version: &'a str,
     /// Its keys and values.
     pub data: &'a BTreeMap<String, Vec<u8>>,
+}
+
+impl fmt::Debug for Object<'_> {
+    /// Without the values, which may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Object({}, {} keys)", self.version, self.data.len())
+    }
 }
 
 /// All that a lease wants in its sandbox.
@@ -280,6 +290,17 @@ impl Told {
         self.files = Filed { digest, writable_dirs, unsynced: false };
     }
 
+    /// The files could not be written, and most often only a person can mend that.
+    pub fn unfiled(&mut self, message: &str) {
+        self.unwritable(message, "It is tried again within ten minutes, and at once when the files change");
+    }
+
+    fn unwritable(&mut self, message: &str, then: &str) {
+        let message = format!("{message}. {then}");
+        self.waiting(Reason::SandboxError, &message);
+        self.stalled = true;
+    }
+
     /// What is in the sandbox is not known any more; nothing, where nothing was to be there.
     pub(super) fn files_in_doubt(&mut self) {
         if self.files.digest.is_some() {
@@ -313,6 +334,16 @@ pub(super) fn is_hindered(observed: &Observed, told: &mut Told) -> bool {
     true
 }
 
+/// Tells that a sandbox that sleeps is not woken for files that could not be written in it.
+pub(super) fn is_unwritable(observed: &Observed, told: &mut Told) -> bool {
+    let Files::Unwritable(_, message, _) = &observed.files else { return false };
+    told.unwritable(
+        message,
+        "The sandbox sleeps, and is not started for that; it is tried again when the files change",
+    );
+    true
+}
+
 /// What to do about the files of a sandbox that takes commands.
 pub(super) fn keep_files(
     lease: &SandboxLease,
@@ -323,7 +354,11 @@ pub(super) fn keep_files(
     told.serving();
     match &observed.files {
         Files::Wanted(_) if in_step(lease, &observed.files) => (Step::Rest, intervals.idle),
-        Files::Wanted(_) => {
+        Files::Unwritable(_, message, wait) if !wait.is_zero() => {
+            told.unfiled(message);
+            (Step::Rest, intervals.idle.min(*wait))
+        }
+        Files::Wanted(_) | Files::Unwritable(..) => {
             // Written first: from here on the sandbox has neither the one nor the other.
             if told.files.digest.as_deref() == Some(UNDER_WAY) {
                 return (Step::SyncFiles, Duration::ZERO);
@@ -335,8 +370,8 @@ pub(super) fn keep_files(
             told.hindered(*reason, message);
             (Step::Rest, intervals.idle)
         }
-        Files::Unknown(message) => {
-            if told.files.unsynced {
+        Files::Unknown(message, since) => {
+            if told.files.unsynced || *since >= intervals.absence {
                 told.waiting(Reason::ApiUnreachable, &format!("the Kubernetes API did not tell the files: {message}"));
             }
             (Step::Rest, pace(observed, intervals))

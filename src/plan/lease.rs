@@ -6,7 +6,7 @@ use kube::ResourceExt;
 
 use super::{
     claim::claim,
-    files::{is_hindered, keep_files},
+    files::{is_hindered, is_unwritable, keep_files},
     lease_seen::pace,
     lease_status::{MISMATCH, failure, stuck},
     release::release,
@@ -200,6 +200,9 @@ fn unmade(told: &mut Told, intervals: &Intervals) -> (Step, Duration) {
     (Step::Rest, intervals.idle)
 }
 
+/// For how long keeping a sandbox awake comes before its files.
+const AWAKE_FIRST: Duration = Duration::from_mins(5);
+
 /// What is done where nothing else is: drift is corrected, and a sandbox that is not to sleep is kept awake.
 fn also(
     kept: (Step, Duration),
@@ -214,12 +217,17 @@ fn also(
         State::Started => matches!(observed.session, Session::Serving) && !lease.spec.suspend,
         state => state.is_down(),
     };
+    let awake = sandbox.state == State::Started && is_kept_awake(lease);
+    let often = intervals.dead_man / 3;
+    // Files that cannot be brought in must not let it fall asleep; nor must they wait for ever where this does not work.
+    let due = observed.kept_awake.is_some_and(|since| since >= often && since < often + AWAKE_FIRST);
+    if settled && step == Step::SyncFiles && awake && due {
+        return (Step::KeepAwake(sandbox.id.clone()), intervals.busy);
+    }
     if !settled || step != Step::Rest {
         return (step, again);
     }
     let drift = drift(lease, sandbox, intervals);
-    let awake = sandbox.state == State::Started && is_kept_awake(lease);
-    let often = intervals.dead_man / 3;
     if !drift.is_empty() {
         (Step::Adjust(sandbox.id.clone(), drift), again)
     } else if awake && observed.kept_awake.is_none_or(|since| since >= often) {
@@ -244,7 +252,9 @@ fn keep_sandbox(
             keep_session(session, lease, observed, intervals, told)
         }
         // Nothing is woken for what cannot run; what may be running is looked after.
-        State::Stopped | State::Archived | State::Paused if observed.running == 0 && is_hindered(observed, told) => {
+        State::Stopped | State::Archived | State::Paused
+            if observed.running == 0 && (is_hindered(observed, told) || is_unwritable(observed, told)) =>
+        {
             (Step::Rest, intervals.idle)
         }
         // What was never made fit for commands, or was suspended, is started for its own sake; an idle one is not.

@@ -71,6 +71,10 @@ async fn what_daytona_refuses_is_told_and_tried_again() {
     world.daytona.remove_rule(rule).await.unwrap();
     let full = json!({ "errors": ["write: no space left on device"], "files": null });
     let rule = world.daytona.add_rule(Rule::on("POST", UPLOAD).answer(400, full).times(1)).await.unwrap();
+    let told = world.until_reason("sblease", "l", "Ready", "SandboxError").await;
+    assert_eq!(condition(&told, "Stalled")["status"], "True");
+    // That is not tried again and again, but at once when somebody asks.
+    world.kubectl.run(&["annotate", "sblease", "l", "reconcile.fluxcd.io/requestedAt=now"]).await.unwrap();
     world.until_ready("l").await;
     assert_eq!(world.daytona.fired(rule).await.unwrap(), 1);
     assert_eq!(read(&work(&world).await.join("dir/shown")), "shown");
@@ -99,10 +103,16 @@ async fn a_directory_in_the_way_is_named_and_holds_up_no_other_file() {
     let told = world.until_reason("sblease", "l", "Ready", "SandboxError").await;
     let message = condition(&told, "Ready")["message"].as_str().unwrap().to_owned();
     assert!(message.contains("/taken: a directory is there") && message.contains("/file/below: "), "{message}");
+    let is = |type_: &str| condition(&told, type_)["status"].clone();
+    assert_eq!((is("Stalled"), is("Reconciling"), is("SandboxReady")), (json!("True"), Value::Null, json!("True")));
     let work = work(&world).await;
     assert_eq!((read(&work.join("z")), read(&work.join("file"))), ("z".to_owned(), "theirs\n".to_owned()));
     std::fs::remove_dir_all(work.join("taken")).unwrap();
     std::fs::remove_file(work.join("file")).unwrap();
+    // Tried again later, or at once for other files.
+    let files: Vec<Value> =
+        files.as_array().unwrap().iter().cloned().chain([json!({ "path": "y", "content": "" })]).collect();
+    world.apply(&with_files(&json!(files))).await.unwrap();
     world.until_ready("l").await;
     assert_eq!((read(&work.join("taken")), read(&work.join("file/below"))), ("x".to_owned(), "x".to_owned()));
 }

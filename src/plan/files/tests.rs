@@ -177,6 +177,14 @@ fn wanted(digest: &str) -> Files {
     Files::Wanted(Some(digest.to_owned()))
 }
 
+fn unknown(seconds: u64) -> Files {
+    Files::Unknown("x".to_owned(), Duration::from_secs(seconds))
+}
+
+fn unwritable(seconds: u64) -> Files {
+    Files::Unwritable(Some("a".to_owned()), "full".to_owned(), Duration::from_secs(seconds))
+}
+
 fn missing_secret() -> Files {
     Files::Hindered(Reason::SecretNotFound, "create it".to_owned())
 }
@@ -216,8 +224,7 @@ fn a_lease_is_ready_when_its_files_are_there() {
         &["Reconciling"],
     );
     is(&next(&lease(None), &seen("started", Files::Wanted(None))), &Step::Rest, "True Ready", &[]);
-    let unknown = Files::Unknown("x".to_owned());
-    is(&next(&lease(None), &seen("started", unknown)), &Step::Rest, "False APIUnreachable", &["Reconciling"]);
+    is(&next(&lease(None), &seen("started", unknown(0))), &Step::Rest, "False APIUnreachable", &["Reconciling"]);
 }
 
 /// What was begun is written down before: neither a spec that goes back nor another controller takes what was there
@@ -251,7 +258,8 @@ fn a_change_of_a_source_leaves_a_lease_ready_and_one_of_its_spec_does_not() {
     let mut lease = lease(Some("a"));
     lease.status = Some(told(&lease, &decide(&lease, &seen("started", wanted("a")), &INTERVALS)));
     is(&next(&lease, &seen("started", wanted("b"))), &Step::Record, "True Ready", &[]);
-    is(&next(&lease, &seen("started", Files::Unknown("x".to_owned()))), &Step::Rest, "True Ready", &[]);
+    is(&next(&lease, &seen("started", unknown(0))), &Step::Rest, "True Ready", &[]);
+    is(&next(&lease, &seen("started", unknown(10))), &Step::Rest, "False APIUnreachable", &["Reconciling"]);
     is(&next(&lease, &seen("started", missing_secret())), &Step::Rest, "False SecretNotFound", &["Stalled"]);
     lease.metadata.generation = Some(2);
     is(&next(&lease, &seen("started", wanted("b"))), &Step::Record, "False SyncingFiles", &["Reconciling"]);
@@ -270,4 +278,31 @@ fn nothing_is_made_or_woken_for_what_is_missing() {
     assert_eq!(next(&lease(Some("a")), &asleep(missing_secret(), true, 1)).0, start, "what runs is looked after");
     assert_eq!(next(&lease(Some("a")), &asleep(wanted("b"), true, 0)).0, start);
     is(&next(&lease(Some("a")), &asleep(wanted("b"), false, 0)), &Step::Rest, "True Asleep", &[]);
+}
+
+#[test]
+fn what_cannot_be_written_is_tried_again_later_and_wakes_nothing() {
+    let lease = |digest| lease(Some(digest));
+    is(&next(&lease("-"), &seen("started", unwritable(9))), &Step::Rest, "False SandboxError", &["Stalled"]);
+    assert_eq!(decide(&lease("-"), &seen("started", unwritable(9)), &INTERVALS).again, Duration::from_secs(9));
+    let mut told_of = lease("-");
+    told_of.status = Some(told(&told_of, &decide(&told_of, &seen("started", unwritable(9)), &INTERVALS)));
+    is(&next(&told_of, &seen("started", unwritable(0))), &Step::SyncFiles, "False SandboxError", &["Stalled"]);
+    let asleep = |running| Observed { needed: true, running, ..seen("stopped", unwritable(0)) };
+    is(&next(&lease("-"), &asleep(0)), &Step::Rest, "False SandboxError", &["Stalled"]);
+    assert_eq!(next(&lease("-"), &asleep(1)).0, Step::StartSandbox("box".to_owned()));
+}
+
+#[test]
+fn a_sandbox_is_kept_awake_before_its_files_are_tried_again() {
+    let mut lease = lease(Some("-"));
+    lease.spec.sandbox = serde_json::from_value(json!({ "autoStopMinutes": 0 })).unwrap();
+    let step = |minutes| {
+        let kept_awake = Some(Duration::from_mins(minutes));
+        next(&lease, &Observed { kept_awake, ..seen("started", wanted("a")) }).0
+    };
+    assert_eq!((step(1), step(41)), (Step::SyncFiles, Step::KeepAwake("box".to_owned())));
+    assert_eq!(step(50), Step::SyncFiles, "what does not work holds up no files");
+    let data = data(&[("token", "hunter2")]);
+    assert_eq!(format!("{:?}", Object { version: "1", data: &data }), "Object(1, 1 keys)");
 }
