@@ -3,6 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use dev::faults::Rule;
+use dev::local_daytona::ForcedState;
 use serde_json::{Value, json};
 
 use crate::{
@@ -115,6 +116,47 @@ async fn a_directory_in_the_way_is_named_and_holds_up_no_other_file() {
     world.apply(&with_files(&json!(files))).await.unwrap();
     world.until_ready("l").await;
     assert_eq!((read(&work.join("taken")), read(&work.join("file/below"))), ("x".to_owned(), "x".to_owned()));
+}
+
+/// Else one command that waits would have it started, and it would fall asleep, again and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_is_not_started_for_files_that_cannot_be_written_in_it() {
+    let world = World::start("not-started").await;
+    world.lease("l").await;
+    world.until_ready("l").await;
+    world.command("mkdir", "mkdir taken").await;
+    world.until_finished("mkdir").await;
+    world.apply(&with_files(&json!([{ "path": "taken", "content": "x" }]))).await.unwrap();
+    world.until_reason("sblease", "l", "Ready", "SandboxError").await;
+    world.command("waits", "cat other").await;
+    let stopped =
+        ForcedState { state: "stopped".to_owned(), desired_state: None, error_reason: None, recoverable: None };
+    world.daytona.force_state(&world.sandbox().await.id, &stopped).await.unwrap();
+    let sleeps = |l: &Value| condition(l, "Ready")["message"].as_str().unwrap_or_default().contains("is not started");
+    let told = world.until("sblease", "l", "it sleeps", sleeps).await;
+    assert_eq!(condition(&told, "Stalled")["status"], "True");
+    assert_eq!(world.calls("POST /api/sandbox/{sandbox}/start").await, 0);
+    world.apply(&with_files(&json!([{ "path": "other", "content": "x" }]))).await.unwrap();
+    assert_eq!(world.until_finished("waits").await["status"]["stdout"]["tail"], "x");
+}
+
+/// It has not been told that the others were brought in, and yet they are there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spec_that_goes_back_has_its_files_brought_in_again() {
+    let world = World::start("goes-back").await;
+    let files = |content: &str| with_files(&json!([{ "path": "a", "content": content }]));
+    world.apply(&files("one")).await.unwrap();
+    let digest = world.until_ready("l").await["status"]["filesDigest"].clone();
+    let a = work(&world).await.join("a");
+    let lost = Rule::on("POST", EXECUTE).body_contains(" file 'files-").after().answer(502, "");
+    let lost = world.daytona.add_rule(lost).await.unwrap();
+    world.apply(&files("two")).await.unwrap();
+    world.eventually("the other one is there", async || read(&a) == "two").await;
+    world.apply(&files("one")).await.unwrap();
+    world.daytona.remove_rule(lost).await.unwrap();
+    world.eventually("it is as it was", async || read(&a) == "one").await;
+    let ready = world.until_ready("l").await;
+    assert_eq!(ready["status"]["filesDigest"], digest);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -33,30 +33,45 @@ impl Sandbox {
     }
 }
 
+impl Sandbox {
+    /// A newer plan comes while this program of an older one's hangs.
+    fn newer_plan_while(&self, program: &str) {
+        assert_eq!(self.file_all(&[self.wanted("gone", "x")]), Ok(()));
+        let old = self.attempt().id;
+        let files = [self.wanted("hangs", "x"), self.wanted("z", "old")];
+        Self::upload(&self.workspace.stage(&old, files.to_vec()));
+        let mend = self.hang(program);
+        let mut running = self.spawn(&self.workspace.file(&old));
+        self.hangs();
+        mend();
+        let said = filed(&old, &self.execute(&self.workspace.file(&old)));
+        assert_eq!(said, Err(Unfiled::Busy), "a copy of it does nothing");
+        assert_eq!(self.file_all(&[self.wanted("gone", "new"), self.wanted("z", "new")]), Ok(()));
+        running.wait().unwrap();
+        // What it was waiting for comes too late.
+        self.let_go();
+        self.eventually("nothing of it is left", |s| s.processes().is_empty());
+        assert!(!self.work().join("hangs").exists() && !leftovers(&self.work()));
+        assert_eq!((self.file("z"), self.file("gone")), ("new".to_owned(), "new".to_owned()), "{program}");
+        assert_eq!(self.staged(), 0);
+    }
+}
+
 /// Where the one before is still at it, it is ended, with all that it has started: what it knows is old.
 #[test]
 fn the_newest_plan_counts() {
     for program in ["cat", "rm", "mv"] {
-        for_each_with(&[Launcher::OneShot], |sandbox| {
-            assert_eq!(sandbox.file_all(&[sandbox.wanted("gone", "x")]), Ok(()));
-            let old = sandbox.attempt().id;
-            let files = [sandbox.wanted("hangs", "x"), sandbox.wanted("z", "old")];
-            Sandbox::upload(&sandbox.workspace.stage(&old, files.to_vec()));
-            let mend = sandbox.hang(program);
-            let mut running = sandbox.spawn(&sandbox.workspace.file(&old));
-            sandbox.hangs();
-            mend();
-            let said = filed(&old, &sandbox.execute(&sandbox.workspace.file(&old)));
-            assert_eq!(said, Err(Unfiled::Busy), "a copy of it does nothing");
-            assert_eq!(sandbox.file_all(&[sandbox.wanted("gone", "new"), sandbox.wanted("z", "new")]), Ok(()));
-            running.wait().unwrap();
-            // What it was waiting for comes too late.
-            sandbox.let_go();
-            sandbox.eventually("nothing of it is left", |s| s.processes().is_empty());
-            assert!(!sandbox.work().join("hangs").exists() && !leftovers(&sandbox.work()));
-            assert_eq!((sandbox.file("z"), sandbox.file("gone")), ("new".to_owned(), "new".to_owned()), "{program}");
-            assert_eq!(sandbox.staged(), 0);
-        });
+        for_each_with(&[Launcher::OneShot], |sandbox| sandbox.newer_plan_while(program));
+    }
+}
+
+/// Its programs are no group of their own then.
+#[test]
+fn the_newest_plan_counts_without_setsid_too() {
+    for program in ["cat", "mv"] {
+        let sandbox = Sandbox::start("busybox", Launcher::OneShot);
+        std::fs::remove_file(sandbox.dir.path().join("bin/setsid")).unwrap();
+        sandbox.newer_plan_while(program);
     }
 }
 
