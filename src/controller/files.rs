@@ -234,11 +234,12 @@ pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Files {
             Err(error) => Files::Unknown(error.to_string(), ctx.files.unread(&uid)),
         }
     };
-    if ctx.files.note(&uid, was_behind, in_step(lease, &files)) {
+    let has_them = in_step(lease, &files);
+    if ctx.files.note(&uid, was_behind, has_them) {
         ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any(), false);
     }
     match files {
-        Files::Wanted(digest) => match ctx.files.failure(&uid, digest.as_deref()) {
+        Files::Wanted(digest) if !has_them => match ctx.files.failure(&uid, digest.as_deref()) {
             Some((message, _)) if is_asked(lease) => Files::Unwritable(digest, message, Duration::ZERO),
             Some((message, wait)) => Files::Unwritable(digest, message, wait),
             None => Files::Wanted(digest),

@@ -117,7 +117,7 @@ remove() {
 # Whether it is right already; then it keeps its time. Not every sandbox has cmp and stat.
 is_right() {
   [ -f "$path" ] && [ ! -h "$path" ] && cmp -s "$stage/$key" "$path" && bits=$(stat -c %a "$path") &&
-    [ "$((0$bits))" = "$((0$mode))" ]
+    numbers "$bits" && [ "$((0$bits))" = "$((0$mode))" ]
 } 2>/dev/null
 
 # Renames it over its target. A command may make a directory there at any time.
