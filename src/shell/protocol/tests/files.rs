@@ -191,6 +191,23 @@ fn what_one_lease_has_left_the_next_one_knows() {
     });
 }
 
+/// An upload makes the directories that are missing as everybody's.
+#[test]
+fn nobody_else_can_read_what_was_staged() {
+    for_each_with(&[Launcher::OneShot], |sandbox| {
+        let files = sandbox.base().with_file_name("files");
+        let mode = |dir: &Path| dir.metadata().unwrap().permissions().mode() & 0o077;
+        assert_eq!(sandbox.file_all(&[]), Ok(()));
+        assert_eq!(mode(&files), 0);
+        let kept = files.parent().unwrap();
+        std::fs::remove_dir_all(kept).unwrap();
+        Sandbox::upload(&sandbox.workspace.stage("x", vec![sandbox.wanted("f", "x")]));
+        assert_ne!(mode(kept), 0);
+        assert_eq!(sandbox.execute(&sandbox.workspace.set_up()).trim(), Workspace::SET_UP);
+        assert_eq!(mode(kept), 0);
+    });
+}
+
 #[test]
 fn what_cannot_be_written_is_named_and_holds_up_nothing_else() {
     for_each_with(&[Launcher::OneShot], |sandbox| {
@@ -226,6 +243,9 @@ fn what_cannot_be_written_is_named_and_holds_up_nothing_else() {
         std::os::unix::fs::symlink("file", work.join("link")).unwrap();
         assert_eq!(sandbox.file_all(&[sandbox.wanted("link", "ours")]), Ok(()));
         assert_eq!((sandbox.file("link"), sandbox.file("file")), ("ours".to_owned(), "theirs".to_owned()));
+        std::os::unix::fs::symlink("y", work.join("to-dir")).unwrap();
+        assert_eq!(sandbox.file_all(&[sandbox.wanted("to-dir", "ours")]), Ok(()));
+        assert!(sandbox.file("to-dir") == "ours" && work.join("y").read_dir().unwrap().next().is_none());
     });
 }
 
