@@ -27,6 +27,9 @@ const MOST_BYTES: usize = 4 * 1024 * 1024;
 /// How the names begin under which files are made beside their places.
 const TEMPORARY: &str = ".dtc-new";
 
+/// Stands for a directory that is not known yet; no path can have it.
+const NOWHERE: &str = "\0";
+
 /// What is known of a lease's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Files {
@@ -87,10 +90,9 @@ impl Gathering {
     /// what is gathered only tells whether something is missing.
     #[must_use]
     pub fn new(work_dir: Option<&str>, home_dir: Option<&str>) -> Self {
-        let nowhere = "\0";
         Self {
-            work_dir: work_dir.unwrap_or(nowhere).trim_end_matches('/').to_owned(),
-            kept_dir: format!("{}/.daytona-controller", home_dir.unwrap_or(nowhere).trim_end_matches('/')),
+            work_dir: work_dir.unwrap_or(NOWHERE).trim_end_matches('/').to_owned(),
+            kept_dir: format!("{}/.daytona-controller", home_dir.unwrap_or(NOWHERE).trim_end_matches('/')),
             files: BTreeMap::new(),
             bytes: 0,
             digest: Sha256::new(),
@@ -164,7 +166,7 @@ impl Gathering {
             let above = std::iter::successors(Some(parent(path)), |path| (path.len() > 1).then(|| parent(path)));
             if let Some(file) = above.into_iter().find(|above| self.files.contains_key(*above)) {
                 let message = format!("files: {file} would be a file and the directory of {path}; change a path");
-                return Err(Hindrance(Reason::InvalidSpec, message));
+                return Err(Hindrance(Reason::InvalidSpec, message.replace(&format!("{NOWHERE}/"), "")));
             }
         }
         Ok(Wanted {
@@ -175,7 +177,8 @@ impl Gathering {
     }
 
     fn put(&mut self, mapping: &FileMapping, path: String, content: &[u8]) -> Result<(), Hindrance> {
-        let unfit = |message: String| Err(Hindrance(Reason::InvalidSpec, message));
+        // As it was written, where it is not known yet to which directory it is relative.
+        let unfit = |message: String| Err(Hindrance(Reason::InvalidSpec, message.replace(&format!("{NOWHERE}/"), "")));
         if path.starts_with(&format!("{}/", self.kept_dir)) || path == self.kept_dir {
             return unfit(format!("files: {} is the controller's own; choose another path than {path}", self.kept_dir));
         }

@@ -14,6 +14,7 @@ mod commands;
 mod connection;
 mod cost;
 mod defaults;
+mod drain;
 mod enumerate;
 mod faults;
 mod files;
