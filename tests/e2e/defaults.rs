@@ -106,3 +106,23 @@ async fn a_command_that_says_nothing_gets_its_leases_time_out_and_logs() {
     assert_eq!(runs["status"]["stdout"]["tail"], "in time\n", "{runs:#}");
     assert_eq!(runs["status"]["commandDefaults"]["timeoutSeconds"], 600);
 }
+
+/// The lease names another key of the same Secret, and the controller that knew the first value is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_secret_stays_hidden_although_the_lease_names_another_key_now() {
+    let mut world = World::start("defaults-other-key").await;
+    let values = [format!("--from-literal=old={SECRET}"), "--from-literal=new=another-value".to_owned()];
+    world.kubectl.run(&["create", "secret", "generic", "app", &values[0], &values[1]]).await.unwrap();
+    let from = |key: &str| json!({ "env": [{ "name": "TOKEN", "valueFrom": { "secretKeyRef": { "name": "app", "key": key } } }] });
+    lease(&world, true, &from("old")).await;
+    world.command("c", "echo >begun; until test -e go; do sleep 0.1; done; echo $TOKEN").await;
+    world.eventually("it runs", async || world.path("begun").await.is_some()).await;
+    lease(&world, true, &from("new")).await;
+    world.kill_controller().await;
+    std::fs::write(world.path("begun").await.unwrap().with_file_name("go"), "").unwrap();
+    world.start_controller();
+    let ended = world.until_finished("c").await;
+    assert_eq!(condition(&ended, "OutputStored")["reason"], "SecretChanged", "{ended:#}");
+    let everything = world.kubectl.get(&["get", "sblease,sbcmd,events,configmaps", "-o", "yaml"]).await.unwrap();
+    assert!(!everything.contains(SECRET) && !world.logged().contains(SECRET));
+}
