@@ -7,8 +7,8 @@ use kube::ResourceExt;
 use super::{
     claim::claim,
     files::{is_hindered, is_unwritable, keep_files},
+    lease_failure::{MISMATCH, failure, stuck},
     lease_seen::pace,
-    lease_status::{MISMATCH, failure, stuck},
     release::release,
     sandbox::{drift, is_kept_awake},
     suspend::suspend,
@@ -116,7 +116,7 @@ fn keep(lease: &SandboxLease, observed: &Observed, intervals: &Intervals, told: 
             rest
         }
         Remote::FailedDeletion(sandbox) => {
-            told.failed(Reason::SandboxError, &failure(sandbox));
+            told.failed(Reason::SandboxError, &failure(sandbox, false));
             rest
         }
         Remote::Foreign(sandbox) => match claim(lease, sandbox) {
@@ -268,7 +268,7 @@ fn keep_sandbox(
             (Step::Rest, intervals.idle)
         }
         State::Changing(_) if observed.since >= intervals.stuck => {
-            told.failed(Reason::SandboxError, &stuck(sandbox, intervals));
+            told.failed(Reason::SandboxError, &stuck(sandbox, false, intervals));
             (Step::Rest, pace(observed, intervals))
         }
         State::Changing(_) => {
@@ -287,7 +287,7 @@ fn keep_sandbox(
             (Step::RecoverSandbox(sandbox.id.clone()), pace(observed, intervals))
         }
         State::Failed(_) => {
-            told.failed(Reason::SandboxError, &failure(sandbox));
+            told.failed(Reason::SandboxError, &failure(sandbox, false));
             (Step::Rest, pace(observed, intervals).max(intervals.absence))
         }
         State::Destroyed(_) => {

@@ -7,8 +7,8 @@ use kube::ResourceExt;
 use super::{
     expiry::is_ending,
     files::Filed,
-    lease_seen::{Credentials, Intervals, Observed, Remote, session_id},
-    outcome::duration_text,
+    lease_failure::refusal,
+    lease_seen::{Credentials, Observed, Remote, session_id},
 };
 use crate::{
     api::{
@@ -18,10 +18,6 @@ use crate::{
     },
     daytona::{CREATE, Class, Error, START, Sandbox},
 };
-
-pub(super) const MISMATCH: &str = "the key does not show the sandbox and has not proved that it belongs to the same \
-     Daytona organisation, so its \"not found\" proves nothing: put a key of the organisation that owns the sandbox \
-     into the Secret";
 
 /// Status, reason and message of a condition.
 type Said = (Truth, Reason, String);
@@ -370,33 +366,4 @@ fn conditions(mut all: Vec<Condition>, told: &Told, stamp: Stamp) -> Vec<Conditi
         condition.observed_generation = stamp.generation;
     }
     all
-}
-
-pub(super) fn failure(sandbox: &Sandbox) -> String {
-    let why = sandbox.error_reason.as_deref().unwrap_or("no reason given");
-    let state = sandbox.state.as_str();
-    format!("sandbox {} is in state {state}: {why}. Recover or delete it in Daytona, or delete this lease", sandbox.id)
-}
-
-/// Daytona has been changing the sandbox for too long.
-pub(super) fn stuck(sandbox: &Sandbox, intervals: &Intervals) -> String {
-    let (id, word) = (&sandbox.id, sandbox.state.as_str());
-    let long = duration_text(i64::try_from(intervals.stuck.as_millis()).unwrap_or(i64::MAX));
-    format!("sandbox {id} has been {word} for more than {long}; look at it in Daytona, or delete this lease")
-}
-
-/// What a refused create call means. Daytona answers all of them with 400; only the text tells them apart.
-fn refusal(error: &Error) -> (Reason, String) {
-    let text = error.message.to_lowercase();
-    let reason = match error.class {
-        Class::Unauthorized => Reason::Unauthorized,
-        _ if text.contains("limit exceeded") || text.contains("quota") => Reason::QuotaExceeded,
-        _ if text.contains("snapshot")
-            && ["not found", "not active", "not available", "does not exist"].iter().any(|t| text.contains(t)) =>
-        {
-            Reason::SnapshotNotFound
-        }
-        _ => Reason::InvalidSpec,
-    };
-    (reason, error.to_string())
 }

@@ -11,6 +11,7 @@ pub mod defaults;
 mod expiry;
 pub mod files;
 pub mod lease;
+mod lease_failure;
 mod lease_seen;
 mod lease_status;
 pub mod logs;

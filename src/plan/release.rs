@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::{
     claim::{adopts, is_released, reuse_key},
+    lease_failure::{MISMATCH, failure, stuck},
     lease_seen::{Credentials, Intervals, Observed, Remote, Session, Step, pace},
-    lease_status::{MISMATCH, Told, failure, stuck},
+    lease_status::Told,
     sandbox::spared,
 };
 use crate::{
@@ -60,7 +61,10 @@ pub(super) fn release(
             (Step::Rest, intervals.idle)
         }
         Remote::FailedDeletion(sandbox) => {
-            told.blocked(Reason::SandboxError, &format!("Daytona could not delete the sandbox: {}", failure(sandbox)));
+            told.blocked(
+                Reason::SandboxError,
+                &format!("Daytona could not delete the sandbox: {}", failure(sandbox, true)),
+            );
             let again = policy(lease) == ReclaimPolicy::Delete;
             (if again { Step::DeleteSandbox(sandbox.id.clone()) } else { Step::Rest }, pace(observed, intervals))
         }
@@ -117,7 +121,7 @@ fn release_sandbox(
     }
     match &sandbox.state {
         State::Destroyed(_) if observed.since >= intervals.stuck => {
-            told.blocked(Reason::SandboxError, &stuck(sandbox, intervals));
+            told.blocked(Reason::SandboxError, &stuck(sandbox, true, intervals));
             return (Step::Rest, wait);
         }
         State::Destroyed(word) => {
@@ -130,7 +134,7 @@ fn release_sandbox(
         State::Failed(_) if policy(lease) == ReclaimPolicy::Retain && recorded_session(lease) => {
             let message = format!(
                 "its session may live still, so it is not given away: {}. Or set spec.reclaimPolicy to another",
-                failure(sandbox)
+                failure(sandbox, true)
             );
             told.blocked(Reason::SandboxError, &message);
             return (Step::Rest, wait);
@@ -146,7 +150,7 @@ fn release_sandbox(
         State::Changing(word) | State::Unheard(word) => {
             told.deleting(&format!("waiting until sandbox {id} ({word}) has settled"));
             if observed.since >= intervals.stuck {
-                told.blocked(Reason::SandboxError, &stuck(sandbox, intervals));
+                told.blocked(Reason::SandboxError, &stuck(sandbox, true, intervals));
             }
             return (Step::Rest, wait);
         }
@@ -228,7 +232,7 @@ fn reclaim(
             let other = if adopts(lease).is_some() { "Retain" } else { "Delete or Retain" };
             let message = format!(
                 "a sandbox in error can be neither stopped nor archived: {}. Or set spec.reclaimPolicy to {other}",
-                failure(sandbox)
+                failure(sandbox, true)
             );
             told.blocked(Reason::SandboxError, &message);
             (Step::Rest, wait)

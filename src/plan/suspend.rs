@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::{
+    lease_failure::{failure, stuck},
     lease_seen::{Intervals, Observed, Session, Step, pace},
-    lease_status::{Told, failure, stuck},
+    lease_status::Told,
     sandbox::spared,
 };
 use crate::{
@@ -30,7 +31,7 @@ pub(super) fn suspend(
             (Step::Rest, intervals.idle)
         }
         State::Changing(_) | State::Unheard(_) if observed.since >= intervals.stuck => {
-            told.failed(Reason::SandboxError, &stuck(sandbox, intervals));
+            told.failed(Reason::SandboxError, &stuck(sandbox, false, intervals));
             (Step::Rest, wait)
         }
         State::Changing(_) | State::Unheard(_) => {
@@ -38,7 +39,7 @@ pub(super) fn suspend(
             (Step::Rest, wait)
         }
         State::Failed(_) => {
-            told.failed(Reason::SandboxError, &failure(sandbox));
+            told.failed(Reason::SandboxError, &failure(sandbox, false));
             (Step::Rest, wait.max(intervals.absence))
         }
         State::Destroyed(_) => {

@@ -11,6 +11,7 @@ use crate::{
 };
 
 mod ending;
+mod kept;
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + seconds).unwrap()
@@ -388,14 +389,4 @@ fn every_condition_follows_the_generation_on_every_path() {
         assert_eq!(status.observed_generation, Some(2));
         assert!(status.conditions.iter().all(|c| c.observed_generation == Some(2)), "{status:#?}");
     }
-}
-
-#[test]
-fn what_has_drifted_is_set_where_nothing_else_is_to_be_done() {
-    let other = |state: &str| Remote::Present(Sandbox { auto_stop_interval: Some(99.0), ..sandbox(state) });
-    let next = |state, session| step(&lease(SessionLives), &Observed { session, ..seen(other(state)) });
-    let set = Step::Adjust("box".to_owned(), vec![Setting::AutoStop(15)]);
-    assert_eq!((next("started", Session::Serving), next("stopped", Session::NotAsked)), (set.clone(), set));
-    assert_eq!(next("started", Session::Listed), Step::ResumeSession);
-    assert_eq!(next("error", Session::NotAsked), Step::Rest);
 }

@@ -6,7 +6,7 @@ use super::*;
 use crate::api::sandbox_label as label;
 
 /// A lease of this stage with these fields of its spec besides.
-fn with_spec(stage: Stage, fields: &Value) -> SandboxLease {
+pub(super) fn with_spec(stage: Stage, fields: &Value) -> SandboxLease {
     let mut lease = lease(stage);
     let mut spec = serde_json::to_value(&lease.spec).unwrap();
     for (name, value) in fields.as_object().unwrap() {
@@ -27,7 +27,7 @@ fn ends(stage: Stage, policy: &str) -> SandboxLease {
 }
 
 /// A sandbox in this state with these fields besides.
-fn seen_with(state: &str, fields: &Value) -> Observed {
+pub(super) fn seen_with(state: &str, fields: &Value) -> Observed {
     let mut sandbox = json!({
         "id": "box", "name": "sblease-uid", "state": state, "autoDeleteInterval": -1,
         "labels": { "daytona-controller.dev/lease-uid": "uid" },
@@ -197,6 +197,9 @@ fn what_was_handed_over_is_let_go() {
     assert_eq!(step(&ends(Created, "Stop"), &released), Step::RemoveFinalizer);
     assert_eq!(step(&ends(Created, "Delete"), &released), Step::RemoveFinalizer, "it was changed after that");
     assert_eq!(step(&ends(Created, "Stop"), &taken), Step::RemoveFinalizer);
+    let mut reuses = with_spec(Created, &json!({ "sandbox": { "reuseKey": "k" } }));
+    reuses.metadata = deleted(Created).metadata;
+    assert_eq!(step(&reuses, &taken), Step::RemoveFinalizer, "the next lease of the key has it");
     assert_eq!(step(&ends(Created, "Delete"), &taken), Step::Rest);
     assert!(ready(&ends(Created, "Delete"), &taken).2.contains(&"CleanupBlocked".to_owned()));
 }
@@ -233,19 +236,6 @@ fn what_daytona_never_ends_changing_is_told() {
     stalls(&lease(Created), &for_long(1800, box_("creating")), "SandboxError");
     let (_, reason, abnormal) = ready(&deleted(Created), &for_long(1800, box_("destroying")));
     assert!(reason == "Deleting" && abnormal.contains(&"CleanupBlocked".to_owned()));
-}
-
-#[test]
-fn a_sandbox_that_is_not_to_sleep_is_kept_awake() {
-    let lease = with_spec(SessionLives, &json!({ "sandbox": { "autoStopMinutes": 0, "autoDeleteMinutes": -1 } }));
-    let serves = |kept_awake| Observed {
-        session: Session::Serving,
-        kept_awake,
-        ..seen_with("started", &json!({ "autoStopInterval": 120, "autoArchiveInterval": 60 }))
-    };
-    assert_eq!(step(&lease, &serves(None)), Step::KeepAwake("box".to_owned()));
-    assert_eq!(step(&lease, &serves(Some(Duration::from_mins(39)))), Step::Rest);
-    assert_eq!(step(&lease, &serves(Some(Duration::from_mins(40)))), Step::KeepAwake("box".to_owned()));
 }
 
 #[test]
