@@ -29,7 +29,7 @@ use crate::shell::output::{Stream, Streams};
 
 const MARK: &str = "lease-1";
 const FETCH: Fetch = Fetch { head: 4096, tail: 8192 };
-const LIVELY: Duration = Duration::from_mins(1);
+const LIVELY: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Launcher {
@@ -129,7 +129,7 @@ impl Sandbox {
     }
 
     /// As Daytona does it: the session's shell sources the text, with FIFOs for its input and files behind its
-    /// outputs. What holds the input open is left behind.
+    /// outputs. What holds the input open is left behind; a text begins only once that has opened it.
     fn feed(&mut self, text: &str) -> Log {
         self.fed += 1;
         let log = Log(self.dir.path().join(format!("log-{}", self.fed)));
@@ -139,8 +139,10 @@ impl Sandbox {
         // Opened for both, so that the opening does not block: in busybox ash the end of a child would interrupt it.
         writeln!(
             self.session.stdin.as_mut().unwrap(),
-            "mkfifo {at}/in; (while :; do sleep 3600; done) >{at}/in 2>/dev/null &\n\
-             {{ . {at}/cmd.sh; }} 0<>{at}/in >{at}/out 2>{at}/err; echo $? >{at}/new; mv {at}/new {at}/code"
+            "mkfifo {at}/in; {{ (while :; do sleep 3600; done) >{at}/in 2>/dev/null &\n\
+             until read -r held </proc/$!/task/$!/children; read -r held </proc/${{held%% *}}/comm; [ \"$held\" = sleep ]\n\
+             do held=; sleep 0.002; done 2>/dev/null\n\
+             . {at}/cmd.sh; }} 0<>{at}/in >{at}/out 2>{at}/err; echo $? >{at}/new; mv {at}/new {at}/code"
         )
         .unwrap();
         log
@@ -244,9 +246,17 @@ impl Sandbox {
     fn eventually(&self, what: &str, condition: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + LIVELY;
         while !condition(self) {
-            assert!(Instant::now() < deadline, "not seen within {LIVELY:?}: {what}");
+            assert!(Instant::now() < deadline, "not seen within {LIVELY:?}: {what}\n{}", self.described());
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// What runs in it, for who looks for the cause of a failure.
+    fn described(&self) -> String {
+        let of = |process: &String, file: &str| {
+            std::fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default().replace('\0', " ")
+        };
+        self.processes().iter().map(|p| format!("{p}: {}; {}", of(p, "cmdline"), of(p, "stat"))).collect()
     }
 
     /// All that was started in this sandbox and has an environment, apart from the session's shell.
