@@ -51,6 +51,23 @@ pub struct Run {
     #[arg(long, value_enum, default_value_t = ControllerKeyFor::Labelled, ignore_case = true)]
     pub controller_key_for: ControllerKeyFor,
 
+    /// Act only while holding a coordination Lease, so that several of these can run and one takes over from another.
+    #[arg(long)]
+    pub leader_elect: bool,
+
+    /// Name of that Lease.
+    #[arg(long, default_value = "daytona-controller", value_name = "NAME")]
+    pub leader_elect_lease_name: String,
+
+    /// How long the others wait for a leader that is silent. It renews three times as often, and one that could not for
+    /// two thirds of this time does nothing more.
+    #[arg(long, default_value = "15s", value_name = "DURATION", value_parser = lease_duration)]
+    pub leader_elect_lease_duration: Duration,
+
+    /// The controller's own namespace, where that Lease is. Left out: that of its service account, or of the kubeconfig.
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE")]
+    pub own_namespace: Option<String>,
+
     /// Where /livez and /readyz are served.
     #[arg(long, default_value = "0.0.0.0:8080")]
     pub health_addr: SocketAddr,
@@ -170,6 +187,11 @@ fn bytes(text: &str) -> Result<u64, String> {
     let (number, shift) = unit.unwrap_or((text, 0));
     let number: u64 = number.parse().map_err(|_| "write a number of bytes, for example 67108864 or 64Mi".to_owned())?;
     number.checked_mul(1 << shift).ok_or_else(|| "that is too much".to_owned())
+}
+
+/// Shorter ones would be lost by every slow answer.
+fn lease_duration(text: &str) -> Result<Duration, String> {
+    at_least(Duration::from_secs(3), text)
 }
 
 /// A time that sandboxes count in whole seconds.

@@ -4,12 +4,13 @@
 //!
 //! 1. [`api`]: the two resources as users write them: types, schema, CEL rules.
 //! 2. [`shell`]: the script protocol: what is sent to a sandbox's shell and what is read back. Pure.
-//! 3. [`daytona`]: the client for Daytona's REST interface. Knows no Kubernetes.
-//! 4. [`plan`]: decisions. Pure, the time passed in.
-//! 5. [`cluster`]: effects on the Kubernetes API. Knows no Daytona.
-//! 6. [`config`]: the arguments made valid.
-//! 7. [`controller`]: observe → decide → act → report, for both kinds.
-//! 8. [`cli`], [`server`], [`telemetry`], [`mod@run`]: the process around it.
+//! 3. [`leadership`]: whether this process may act.
+//! 4. [`daytona`]: the client for Daytona's REST interface. Knows no Kubernetes.
+//! 5. [`plan`]: decisions. Pure, the time passed in.
+//! 6. [`cluster`]: effects on the Kubernetes API. Knows no Daytona.
+//! 7. [`config`]: the arguments made valid.
+//! 8. [`controller`]: observe → decide → act → report, for both kinds.
+//! 9. [`cli`], [`leader`], [`server`], [`telemetry`], [`mod@run`]: the process around it.
 
 pub mod api;
 pub mod cli;
@@ -17,6 +18,8 @@ pub mod cluster;
 pub mod config;
 pub mod controller;
 pub mod daytona;
+pub mod leader;
+pub mod leadership;
 pub mod plan;
 pub mod run;
 pub mod server;

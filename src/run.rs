@@ -2,18 +2,25 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use kube::client::ClientBuilder;
+use axum::http::{Method, Request};
+use k8s_openapi::jiff::Timestamp;
+use kube::{
+    Api, Client,
+    client::{Body, ClientBuilder},
+};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
 };
 use tokio_util::sync::CancellationToken;
-use tower::{limit::ConcurrencyLimitLayer, timeout::TimeoutLayer};
+use tower::{BoxError, filter::FilterLayer, limit::ConcurrencyLimitLayer, timeout::TimeoutLayer};
 
 use crate::{
     cli,
     controller::{self, Scope},
     daytona::Clients,
+    leader::{Election, Lost},
+    leadership::Leadership,
     server::{self, Readiness},
 };
 
@@ -40,20 +47,24 @@ pub enum Error {
     /// The Kubernetes client.
     #[error("the Kubernetes client cannot be set up: {0}")]
     Client(#[from] kube::Error),
+    /// Another process leads.
+    #[error(transparent)]
+    Lost(#[from] Lost),
     /// Signals or sockets.
     #[error("{0}: {1}")]
     Io(String, std::io::Error),
 }
 
-/// Runs the controller until SIGTERM or SIGINT.
+/// Runs the controller until SIGTERM or SIGINT, or until another one leads.
 ///
 /// # Errors
-/// When it cannot start, or its server fails.
+/// When it cannot start, its server fails, or it no longer leads.
 pub async fn run(arguments: &cli::Run) -> Result<(), Error> {
     let key = std::env::var("DAYTONA_API_KEY").ok();
     let config = Arc::new(arguments.config(key.as_deref())?);
-    let client = kube_client().await?;
-    let clients = Arc::new(Clients::new(config.timeouts));
+    let leadership = if arguments.leader_elect { Leadership::of_several() } else { Leadership::of_one() };
+    let client = kube_client(leadership.clone()).await?;
+    let clients = Arc::new(Clients::new(config.timeouts, leadership.clone()));
 
     let stop = CancellationToken::new();
     let address = arguments.health_addr;
@@ -75,30 +86,72 @@ pub async fn run(arguments: &cli::Run) -> Result<(), Error> {
         let listed = move || readiness.listed();
         controller::start(client.clone(), Arc::clone(&config), Arc::clone(&clients), scope, listed, stop.clone())
     });
-    let controllers = futures::future::join_all(controllers);
-    let deadline = async {
-        stop.cancelled().await;
-        tokio::time::sleep(SHUTDOWN).await;
-    };
-    let server = server::serve(listener, readiness.clone(), stop.clone());
-    tokio::select! {
-        (_, outcome) = async { tokio::join!(controllers, server) } => {
-            outcome.map_err(|e| Error::Io("the health server failed".to_owned(), e))?;
+    let controllers = until_ended(futures::future::join_all(controllers), &stop);
+    let election = if arguments.leader_elect { Some(election(arguments, leadership).await?) } else { None };
+    let led = async {
+        match election {
+            None => controllers.await,
+            Some(election) => {
+                readiness.stand_by();
+                Box::pin(election.lead(|| readiness.lead(), controllers, &stop)).await?;
+            }
         }
-        () = deadline => tracing::warn!("some reconciles did not end in time; what they did is found again at the next start"),
-    }
+        Ok(())
+    };
+    let server = async {
+        let served = server::serve(listener, readiness.clone(), stop.clone()).await;
+        served.map_err(|e| Error::Io("the health server failed".to_owned(), e))
+    };
+    // The first failure ends the process.
+    tokio::try_join!(led, server)?;
     signals.abort();
     tracing::info!("stopped");
     Ok(())
 }
 
-async fn kube_client() -> Result<kube::Client, Error> {
+/// Both controllers of all scopes; after a signal not for ever.
+async fn until_ended<T>(controllers: impl Future<Output = T>, stop: &CancellationToken) {
+    let deadline = async {
+        stop.cancelled().await;
+        tokio::time::sleep(SHUTDOWN).await;
+    };
+    tokio::select! {
+        _ = controllers => {}
+        () = deadline => tracing::warn!("some reconciles did not end in time; what they did is found again at the next start"),
+    }
+}
+
+async fn election(arguments: &cli::Run, leadership: Leadership) -> Result<Election, Error> {
+    // A client of its own: a thousand calls of the controllers must not make it late.
+    let client = Client::try_from(kube_config().await?)?;
+    let namespace = arguments.own_namespace.as_deref().unwrap_or_else(|| client.default_namespace());
+    let leases = Api::namespaced(client.clone(), namespace);
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let (name, duration) = (&arguments.leader_elect_lease_name, arguments.leader_elect_lease_duration);
+    Ok(Election::new(leases, name, host.trim(), duration, leadership, system_time))
+}
+
+#[allow(clippy::disallowed_methods, reason = "this is where the time comes from")]
+fn system_time() -> Timestamp {
+    Timestamp::now()
+}
+
+async fn kube_config() -> Result<kube::Config, Error> {
     let mut config = kube::Config::infer().await?;
     config.connect_timeout = Some(Duration::from_secs(10));
     // A hidden retry may create twice, and holds a reconcile for minutes; the requeue table decides instead.
     config.default_retry = false;
+    Ok(config)
+}
+
+/// The controllers' client, through which nothing is changed by a process that does not lead.
+async fn kube_client(leadership: Leadership) -> Result<Client, Error> {
+    let gate = FilterLayer::new(move |request: Request<Body>| {
+        let allowed = if request.method() == Method::GET { Ok(()) } else { leadership.check() };
+        allowed.map(|()| request).map_err(BoxError::from)
+    });
     let (limit, timeout) = (ConcurrencyLimitLayer::new(KUBERNETES_CALLS), TimeoutLayer::new(KUBERNETES_ANSWER));
-    Ok(ClientBuilder::try_from(config)?.with_layer(&timeout).with_layer(&limit).build())
+    Ok(ClientBuilder::try_from(kube_config().await?)?.with_layer(&gate).with_layer(&timeout).with_layer(&limit).build())
 }
 
 /// The first signal lets reconciles end; the second ends the process.

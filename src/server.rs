@@ -2,31 +2,48 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use axum::{Router, http::StatusCode, routing::get};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// How many scopes have not listed what there is.
+/// Whether this process does what is asked of it: it has listed what there is, or waits to lead.
 #[derive(Clone, Debug)]
-pub struct Readiness(Arc<AtomicUsize>);
+pub struct Readiness(Arc<State>);
+
+#[derive(Debug)]
+struct State {
+    stands_by: AtomicBool,
+    /// Scopes that have not listed what there is.
+    unlisted: AtomicUsize,
+}
 
 impl Readiness {
     /// Not ready until [`Self::listed`] was called this often.
     #[must_use]
     pub fn after(scopes: usize) -> Self {
-        Self(Arc::new(AtomicUsize::new(scopes)))
+        Self(Arc::new(State { stands_by: AtomicBool::new(false), unlisted: AtomicUsize::new(scopes) }))
+    }
+
+    /// Another process leads; this one waits, which is all it has to do.
+    pub fn stand_by(&self) {
+        self.0.stands_by.store(true, Ordering::Release);
+    }
+
+    /// This process leads.
+    pub fn lead(&self) {
+        self.0.stands_by.store(false, Ordering::Release);
     }
 
     /// One scope has listed what there is.
     pub fn listed(&self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.0.unlisted.fetch_sub(1, Ordering::AcqRel);
     }
 
     fn is_ready(&self) -> bool {
-        self.0.load(Ordering::Acquire) == 0
+        self.0.stands_by.load(Ordering::Acquire) || self.0.unlisted.load(Ordering::Acquire) == 0
     }
 }
 

@@ -52,6 +52,15 @@ const RIGHTS: [(&str, &str, &str, &str); 21] = [
     ("", "namespaces", "get", "src/cluster/refs.rs: the label that allows the controller's own key"),
 ];
 
+/// The same in the controller's own namespace; whether of one object by its name.
+const OWN_RIGHTS: [(&str, &str, &str, &str, bool); 5] = [
+    ("coordination.k8s.io", "leases", "get", "src/leader.rs", true),
+    ("coordination.k8s.io", "leases", "list", "src/leader.rs: of one by its name, to watch it", true),
+    ("coordination.k8s.io", "leases", "watch", "src/leader.rs: to hear that the leader has left", true),
+    ("coordination.k8s.io", "leases", "update", "src/leader.rs: with the resourceVersion that was seen", true),
+    ("coordination.k8s.io", "leases", "create", "src/leader.rs", false),
+];
+
 const NAMESPACE: &str = "system";
 
 fn root() -> &'static Path {
@@ -106,6 +115,7 @@ fn strings(value: &Value) -> Vec<&str> {
 /// All values at once, each other than its default.
 fn everything() -> Value {
     json!({
+        "replicas": 3,
         "watchNamespaces": ["blue", "123"],
         "daytonaApiUrl": "https://daytona.example/api=https://proxy.daytona.example",
         "allowApiUrls": ["https://other.example/api", "http://127.0.0.1:3000/api=http://127.0.0.1:4000,http://127.0.0.1:4001"],
@@ -140,11 +150,17 @@ fn granted(objects: &[Value]) -> BTreeMap<Option<String>, BTreeSet<(String, Stri
             let namespace = binding.pointer("/metadata/namespace").and_then(Value::as_str);
             let rights = granted.entry(namespace.map(str::to_owned)).or_default();
             for rule in rules {
-                let keys: BTreeSet<_> = rule.as_object().unwrap().keys().map(String::as_str).collect();
+                let keys = rule.as_object().unwrap().keys().map(String::as_str);
+                let keys: BTreeSet<_> = keys.filter(|key| *key != "resourceNames").collect();
                 assert_eq!(keys, BTreeSet::from(["apiGroups", "resources", "verbs"]));
+                let own = namespace == Some(NAMESPACE) && rule.get("resourceNames").is_some();
+                assert!(own || rule.get("resourceNames").is_none());
                 for group in strings(&rule["apiGroups"]) {
                     for resource in strings(&rule["resources"]) {
                         for verb in strings(&rule["verbs"]) {
+                            let by_name =
+                                OWN_RIGHTS.iter().any(|r| (r.0, r.1, r.2, r.4) == (group, resource, verb, true));
+                            assert!(!own || by_name, "{rule}");
                             rights.insert((group.to_owned(), resource.to_owned(), verb.to_owned()));
                         }
                     }
@@ -153,6 +169,12 @@ fn granted(objects: &[Value]) -> BTreeMap<Option<String>, BTreeSet<(String, Stri
         }
     }
     granted
+}
+
+/// What it may do in its own namespace.
+fn own_rights() -> (Option<String>, BTreeSet<(String, String, String)>) {
+    let rights = OWN_RIGHTS.iter().map(|r| (r.0.to_owned(), r.1.to_owned(), r.2.to_owned()));
+    (Some(NAMESPACE.to_owned()), rights.collect())
 }
 
 /// The table's rights: those in watched namespaces alone, or those that are needed everywhere. On its own kinds the
@@ -176,7 +198,7 @@ fn helm_finds_nothing_to_complain_about() {
 
 #[test]
 fn the_table_of_rights_names_code_that_exists() {
-    for (_, _, _, used_by) in RIGHTS {
+    for used_by in RIGHTS.iter().map(|r| r.3).chain(OWN_RIGHTS.iter().map(|r| r.3)) {
         let file = used_by.split(':').next().unwrap();
         assert!(root().join(file).is_file(), "{file}");
     }
@@ -185,15 +207,15 @@ fn the_table_of_rights_names_code_that_exists() {
 #[test]
 fn watching_everything_needs_exactly_the_table_of_rights_everywhere() {
     let all: BTreeSet<_> = rights(true).union(&rights(false)).cloned().collect();
-    assert_eq!(granted(&render(&json!({}))), BTreeMap::from([(None, all)]));
+    assert_eq!(granted(&render(&json!({}))), BTreeMap::from([(None, all), own_rights()]));
 }
 
 #[test]
 fn watching_some_namespaces_gives_no_secret_of_another() {
     let granted = granted(&render(&json!({ "watchNamespaces": ["blue", "green"] })));
-    let expected =
-        [(None, rights(false)), (Some("blue".to_owned()), rights(true)), (Some("green".to_owned()), rights(true))];
-    assert_eq!(granted, BTreeMap::from(expected));
+    let in_each = ["blue", "green"].map(|namespace| (Some(namespace.to_owned()), rights(true)));
+    let expected: BTreeMap<_, _> = [(None, rights(false)), own_rights()].into_iter().chain(in_each).collect();
+    assert_eq!(granted, expected);
 }
 
 #[test]
@@ -217,12 +239,12 @@ fn people_get_their_rights_by_the_roles_they_have() {
 }
 
 #[test]
-fn the_pod_may_do_little_and_is_alone() {
-    for values in [json!({}), everything()] {
+fn the_pod_may_do_little_and_another_stands_by() {
+    for (values, replicas) in [(json!({}), 2), (everything(), 3)] {
         let objects = render(&values);
         let deployment = of_kind(&objects, "Deployment")[0];
         let spec = &deployment["spec"];
-        assert_eq!((&spec["replicas"], &spec["strategy"]), (&json!(1), &json!({ "type": "Recreate" })));
+        assert_eq!(spec["replicas"], replicas);
         let pod = &spec["template"]["spec"];
         assert_eq!(pod["terminationGracePeriodSeconds"], 30);
         let expected = json!({
@@ -272,16 +294,25 @@ fn values_become_flags_and_environment() {
         of_kind(&objects, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0].clone()
     };
     let bare = container(&json!({}));
-    let budget = "--log-budget-per-namespace=64Mi";
-    let expected = ["run", "--health-addr=0.0.0.0:8080", "--controller-key-for=Labelled", budget];
+    let expected = [
+        "run",
+        "--health-addr=0.0.0.0:8080",
+        "--leader-elect",
+        "--leader-elect-lease-name=robot-daytona-controller",
+        "--controller-key-for=Labelled",
+        "--log-budget-per-namespace=64Mi",
+    ];
     assert_eq!(strings(&bare["args"]), expected);
     assert_eq!(bare["image"], format!("daytona-controller:{}", env!("CARGO_PKG_VERSION")));
-    assert_eq!(bare.get("env"), None);
+    let own = json!({ "name": "POD_NAMESPACE", "valueFrom": { "fieldRef": { "fieldPath": "metadata.namespace" } } });
+    assert_eq!(bare["env"], json!([own]));
 
     let full = container(&everything());
     let expected = [
         "run",
         "--health-addr=0.0.0.0:8080",
+        "--leader-elect",
+        "--leader-elect-lease-name=sandboxes",
         "--controller-key-for=All",
         "--daytona-api-url=https://daytona.example/api=https://proxy.daytona.example",
         "--allow-api-url=https://other.example/api",
@@ -294,10 +325,10 @@ fn values_become_flags_and_environment() {
     ];
     assert_eq!(strings(&full["args"]), expected);
     assert_eq!(full["image"], "images.example/daytona-controller:1.2.3");
-    let expected = json!([{
+    let key = json!({
         "name": "DAYTONA_API_KEY", "valueFrom": { "secretKeyRef": { "name": "daytona", "key": "token" } },
-    }]);
-    assert_eq!(full["env"], expected);
+    });
+    assert_eq!(full["env"], json!([own, key]));
 }
 
 #[test]
@@ -315,7 +346,7 @@ fn a_wrong_value_is_refused_by_name() {
         (json!({ "credential": { "apiKey": "dtn_123" } }), "credential"),
         (json!({ "credential": { "existingSecret": { "key": "" } } }), "credential"),
         (json!({ "extraArgs": [""] }), "extraArgs"),
-        (json!({ "replicas": 2 }), "replicas"),
+        (json!({ "replicas": 0 }), "replicas"),
         (json!({ "image": { "pullPolicy": "Sometimes" } }), "image"),
     ];
     for (values, named) in wrong {

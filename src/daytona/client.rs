@@ -18,6 +18,8 @@ use sha2::{Digest, Sha256};
 use tracing::Instrument;
 use url::Url;
 
+use crate::leadership::Leadership;
+
 use super::{
     budget::{Budget, Limiter, retry_after},
     error::{Class, Error},
@@ -88,6 +90,7 @@ pub struct Client {
     key: Key,
     fingerprint: String,
     timeouts: Timeouts,
+    leadership: Leadership,
     pub(super) budget: Arc<Budget>,
 }
 
@@ -110,14 +113,15 @@ const ORGANIZATION: &str = "x-daytona-organization-id";
 #[derive(Debug)]
 pub struct Clients {
     timeouts: Timeouts,
+    leadership: Leadership,
     known: Mutex<HashMap<Place, Weak<Client>>>,
 }
 
 impl Clients {
-    /// No clients yet.
+    /// No clients yet. None of them makes a call while this process does not lead.
     #[must_use]
-    pub fn new(timeouts: Timeouts) -> Self {
-        Self { timeouts, known: Mutex::default() }
+    pub fn new(timeouts: Timeouts, leadership: Leadership) -> Self {
+        Self { timeouts, leadership, known: Mutex::default() }
     }
 
     /// The client for this endpoint and key, and for an organisation where one is named; dropped when nobody uses it any more.
@@ -135,7 +139,16 @@ impl Clients {
         let same = known.iter().find(|((other, digest, _), _)| other == endpoint && *digest == place.1);
         let budget = same.and_then(|(_, client)| Some(Arc::clone(&client.upgrade()?.budget)));
         let budget = budget.unwrap_or_else(|| Arc::new(Budget::new()));
-        let client = Arc::new(Client::new(endpoint.clone(), key, organization, self.timeouts, budget)?);
+        let http = http(key, organization, self.timeouts)?;
+        let client = Arc::new(Client {
+            http,
+            endpoint: endpoint.clone(),
+            key: key.clone(),
+            fingerprint: key.fingerprint(),
+            timeouts: self.timeouts,
+            leadership: self.leadership.clone(),
+            budget,
+        });
         known.insert(place, Arc::downgrade(&client));
         Ok(client)
     }
@@ -210,37 +223,6 @@ impl Call {
 }
 
 impl Client {
-    fn new(
-        endpoint: Endpoint,
-        key: &Key,
-        organization: Option<&str>,
-        timeouts: Timeouts,
-        budget: Arc<Budget>,
-    ) -> Result<Self, Error> {
-        let build = "set up the client";
-        let mut bearer = header::HeaderValue::from_str(&format!("Bearer {}", key.0.expose_secret()))
-            .map_err(|_| Error::new(build, Class::Refused, "the key cannot be sent in a header"))?;
-        bearer.set_sensitive(true);
-        let mut headers = header::HeaderMap::from_iter([(header::AUTHORIZATION, bearer)]);
-        if let Some(organization) = organization {
-            let organization = header::HeaderValue::from_str(organization)
-                .map_err(|_| Error::new(build, Class::Refused, "the organisation cannot be sent in a header"))?;
-            headers.insert(ORGANIZATION, organization);
-        }
-        let http = reqwest::Client::builder()
-            .user_agent(concat!("daytona-controller/", env!("CARGO_PKG_VERSION")))
-            .default_headers(headers)
-            .connect_timeout(timeouts.connect)
-            .read_timeout(timeouts.idle)
-            .pool_idle_timeout(Duration::from_secs(30))
-            // The key must not follow a redirect, and a repeated POST may be a second sandbox.
-            .redirect(redirect::Policy::none())
-            .retry(reqwest::retry::never())
-            .build()
-            .map_err(|e| Error::from_connection(build, e))?;
-        Ok(Self { http, endpoint, key: key.clone(), fingerprint: key.fingerprint(), timeouts, budget })
-    }
-
     /// Where its calls go.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
@@ -287,6 +269,9 @@ impl Client {
                 Body::Json(body) => request.json(&body),
                 Body::Files(files) => request.multipart(form(files)),
             };
+            // Last, for it may have waited.
+            let leads = self.leadership.check();
+            leads.map_err(|e| Error::new(operation, Class::Unavailable, e.to_string()))?;
             let mut response = request.send().await.map_err(|e| Error::from_connection(operation, e))?;
             let status = response.status();
             tracing::Span::current().record("status", status.as_u16());
@@ -329,6 +314,31 @@ impl Client {
     }
 }
 
+/// The connections that carry this key.
+fn http(key: &Key, organization: Option<&str>, timeouts: Timeouts) -> Result<reqwest::Client, Error> {
+    let build = "set up the client";
+    let mut bearer = header::HeaderValue::from_str(&format!("Bearer {}", key.0.expose_secret()))
+        .map_err(|_| Error::new(build, Class::Refused, "the key cannot be sent in a header"))?;
+    bearer.set_sensitive(true);
+    let mut headers = header::HeaderMap::from_iter([(header::AUTHORIZATION, bearer)]);
+    if let Some(organization) = organization {
+        let organization = header::HeaderValue::from_str(organization)
+            .map_err(|_| Error::new(build, Class::Refused, "the organisation cannot be sent in a header"))?;
+        headers.insert(ORGANIZATION, organization);
+    }
+    reqwest::Client::builder()
+        .user_agent(concat!("daytona-controller/", env!("CARGO_PKG_VERSION")))
+        .default_headers(headers)
+        .connect_timeout(timeouts.connect)
+        .read_timeout(timeouts.idle)
+        .pool_idle_timeout(Duration::from_secs(30))
+        // The key must not follow a redirect, and a repeated POST may be a second sandbox.
+        .redirect(redirect::Policy::none())
+        .retry(reqwest::retry::never())
+        .build()
+        .map_err(|e| Error::from_connection(build, e))
+}
+
 /// Daytona reads pairs of parts: the path, then the content.
 fn form(files: Vec<(String, Vec<u8>)>) -> Form {
     files.into_iter().enumerate().fold(Form::new(), |form, (number, (path, content))| {
@@ -363,7 +373,7 @@ mod tests {
     fn a_client_is_shared_per_url_and_key_and_shows_no_key() {
         let timeouts =
             Timeouts { connect: Duration::from_secs(1), request: Duration::from_secs(1), idle: Duration::from_secs(1) };
-        let clients = Clients::new(timeouts);
+        let clients = Clients::new(timeouts, Leadership::of_one());
         let endpoint =
             Endpoint { api_url: Url::parse("https://daytona.example/api").unwrap(), toolbox_origins: Vec::new() };
         let key = Key::new("dtn_secret").unwrap();

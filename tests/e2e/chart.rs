@@ -39,7 +39,7 @@ async fn is_accepted(plane: &ControlPlane) {
         "resources": { "limits": { "memory": "1Gi" } },
         "fullnameOverride": "sandboxes",
     });
-    for (values, objects) in [(json!({}), 6), (everything, 8)] {
+    for (values, objects) in [(json!({}), 8), (everything, 10)] {
         let chart = workspace().join("charts/daytona-controller");
         let release = Release { chart: &chart, name: "robot", namespace: "chart-system", values: values.clone() };
         let items = release.render(plane.cluster()).await.unwrap();

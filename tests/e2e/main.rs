@@ -20,6 +20,7 @@ mod faults;
 mod files;
 mod files_faults;
 mod inputs;
+mod leader;
 mod lifecycle;
 mod logs;
 mod one_shot;

@@ -60,6 +60,8 @@ pub(crate) struct Options {
 /// A namespace, a local Daytona and a controller.
 pub(crate) struct World {
     pub(crate) namespace: String,
+    /// The controller's own.
+    pub(crate) home: String,
     pub(crate) kubectl: Kubectl,
     pub(crate) daytona: LocalDaytona,
     pub(crate) controller: Option<Supervised>,
@@ -108,6 +110,7 @@ impl World {
         let log = directory.path().join("controller.log");
         Self {
             namespace,
+            home,
             kubectl,
             daytona,
             controller: None,
@@ -138,7 +141,9 @@ impl World {
             .arg("run")
             .args(usual.filter(other))
             .args(["--watch-namespace", &self.namespace, "--daytona-api-url", api])
+            .arg(format!("--leader-elect-lease-name={}-daytona-controller", self.namespace))
             .args(&self.options.flags)
+            .env("POD_NAMESPACE", &self.home)
             .env("KUBECONFIG", &self.kubeconfig)
             .env("RUST_LOG", "info,daytona_controller=debug")
             .env_remove("DAYTONA_API_KEY");

@@ -29,7 +29,7 @@ use crate::shell::output::{Stream, Streams};
 
 const MARK: &str = "lease-1";
 const FETCH: Fetch = Fetch { head: 4096, tail: 8192 };
-const LIVELY: Duration = Duration::from_secs(60);
+const LIVELY: Duration = Duration::from_mins(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Launcher {
@@ -256,7 +256,8 @@ impl Sandbox {
         let of = |process: &String, file: &str| {
             std::fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default().replace('\0', " ")
         };
-        self.processes().iter().map(|p| format!("{p}: {}; {}", of(p, "cmdline"), of(p, "stat"))).collect()
+        let lines = self.processes().into_iter().map(|p| format!("{p}: {}; {}", of(&p, "cmdline"), of(&p, "stat")));
+        lines.collect::<Vec<_>>().join("\n")
     }
 
     /// All that was started in this sandbox and has an environment, apart from the session's shell.
