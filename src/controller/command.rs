@@ -67,7 +67,8 @@ pub(super) async fn reconcile(command: Arc<SandboxCommand>, ctx: Arc<Context>) -
 }
 
 pub(super) fn error_policy(command: &SandboxCommand, error: &Error, ctx: &Context) -> Action {
-    ctx.failures.requeue(&command.uid().unwrap_or_default(), LONGEST_WAIT, error)
+    let ends = command.metadata.deletion_timestamp.is_some();
+    ctx.failures.requeue(command, LONGEST_WAIT, ends, error)
 }
 
 /// What to do next, and whether nothing is under way that could still fail.

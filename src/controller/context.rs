@@ -20,7 +20,7 @@ use crate::{
     config::Config,
     daytona::Clients,
     plan::{
-        lease::{adopts, reuse_key},
+        lease::{adopts, is_ending, reuse_key},
         queue,
     },
 };
@@ -84,6 +84,16 @@ impl Context {
         };
         for other in self.leases.state().iter().filter(|other| waits(other)) {
             self.hint_lease(&other.namespace().unwrap_or_default(), &other.name_any());
+        }
+    }
+
+    /// Asks for a look at every lease and at the commands that run or are next; first at what ends.
+    pub(super) fn hint_all(&self) {
+        let (ending, others): (Vec<_>, Vec<_>) = self.leases.state().into_iter().partition(|lease| is_ending(lease));
+        for lease in ending.iter().chain(&others) {
+            let (namespace, name) = (lease.namespace().unwrap_or_default(), lease.name_any());
+            self.hint_lease(&namespace, &name);
+            self.hint_commands_of(&namespace, &name, false);
         }
     }
 

@@ -7,11 +7,11 @@ use std::{
     time::Duration,
 };
 
-use kube::runtime::controller::Action;
+use kube::{Resource, runtime::controller::Action};
 
 use crate::{
     daytona::{self, CREATE, Class, START},
-    plan::backoff::grow,
+    plan::backoff::{grow, spread},
 };
 
 /// Why a reconcile did not get to its end.
@@ -46,12 +46,16 @@ impl Error {
         matches!(self, Self::Kube(kube::Error::Api(status)) if status.is_conflict())
     }
 
-    fn requeue(&self, failures: u32, seed: u64) -> Duration {
+    /// `first`: what ends goes before what begins.
+    fn requeue(&self, failures: u32, seed: u64, first: bool) -> Duration {
         let grow = |first, cap| grow(Duration::from_secs(first), Duration::from_secs(cap), failures, seed);
         match self {
             Self::Kube(kube::Error::Api(status)) if status.is_conflict() => Duration::from_millis(200),
             Self::Daytona(error) => match error.class {
-                Class::Throttled(length) => length + grow(1, 5),
+                Class::Throttled(length) if first => length + spread(Duration::from_millis(500), seed),
+                Class::Throttled(length) => length + Duration::from_millis(500) + grow(1, 5),
+                // All are asked for a look when it answers again.
+                Class::NotMade => grow(30, 60),
                 Class::Unauthorized => grow(30, 600),
                 Class::Refused if [CREATE, START].contains(&error.operation) => grow(30, 600),
                 Class::Gone | Class::Conflict | Class::NotYet => grow(1, 15),
@@ -63,18 +67,23 @@ impl Error {
     }
 }
 
-/// Failures in a row by object UID.
+/// Failures in a row by object UID, and under which generation of its spec.
 #[derive(Debug, Default)]
-pub(super) struct Failures(Mutex<HashMap<String, u32>>);
+pub(super) struct Failures(Mutex<HashMap<String, (Option<i64>, u32)>>);
 
 impl Failures {
-    /// When to try again after this error, after `cap` at the latest.
-    pub(super) fn requeue(&self, uid: &str, cap: Duration, error: &Error) -> Action {
+    /// When to try again after this error, after `cap` at the latest; `first`: whether what ends goes before what begins.
+    pub(super) fn requeue<K: Resource>(&self, object: &K, cap: Duration, first: bool, error: &Error) -> Action {
+        let (uid, generation) = (object.meta().uid.clone().unwrap_or_default(), object.meta().generation);
         let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = failures.entry(uid.to_owned()).or_default();
+        let (under, count) = failures.entry(uid.clone()).or_default();
+        // A spec that was changed may be one that works.
+        if *under != generation {
+            (*under, *count) = (generation, 0);
+        }
         let mut seed = DefaultHasher::new();
         uid.hash(&mut seed);
-        let wait = error.requeue(*count, seed.finish()).min(cap);
+        let wait = error.requeue(*count, seed.finish(), first).min(cap);
         if !error.is_conflict() {
             *count += 1;
         }

@@ -84,7 +84,7 @@ pub(super) fn error_policy(lease: &SandboxLease, error: &Error, ctx: &Context) -
     let left =
         expiry.map_or(LONGEST_WAIT, |expiry| Duration::try_from(expiry.duration_since(ctx.now())).unwrap_or_default());
     let cap = if plan::is_ending(lease) { LONGEST_WAIT_LEAVING } else { LONGEST_WAIT.min(left.max(LEAST_CAP)) };
-    ctx.failures.requeue(&lease.uid().unwrap_or_default(), cap, error)
+    ctx.failures.requeue(lease, cap, plan::is_ending(lease), error)
 }
 
 async fn steps(mut lease: SandboxLease, ctx: &Context) -> Result<Action, Error> {

@@ -9,6 +9,8 @@ use std::{
 use reqwest::header::HeaderMap;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use super::outage::Outage;
+
 /// Calls under way at once for one key. Held waits are counted apart, since they do nothing but wait.
 const CALLS: usize = 64;
 const HELD: usize = 4096;
@@ -49,12 +51,13 @@ pub(super) struct Budget {
     held: Semaphore,
     long: Semaphore,
     paused: Mutex<HashMap<Limiter, Instant>>,
+    pub(super) outage: Outage,
 }
 
 impl Budget {
     pub(super) fn new() -> Self {
         let [calls, held, long] = [CALLS, HELD, LONG].map(Semaphore::new);
-        Self { calls, held, long, paused: Mutex::new(HashMap::new()) }
+        Self { calls, held, long, paused: Mutex::default(), outage: Outage::default() }
     }
 
     /// A place for one call, or how long Daytona wants no such call.

@@ -3,27 +3,25 @@
 use std::{
     collections::HashMap,
     fmt::{self, Write as _},
-    sync::{Arc, Mutex, PoisonError, Weak},
-    time::Duration,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
-use reqwest::{
-    Method, header,
-    multipart::{Form, Part},
-    redirect,
-};
+use reqwest::{header, redirect};
 use secrecy::{ExposeSecret, SecretString};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
+use tokio::sync::watch;
 use tracing::Instrument;
 use url::Url;
 
-use crate::leadership::Leadership;
-
 use super::{
-    budget::{Budget, Limiter, retry_after},
+    budget::{Budget, retry_after},
+    call::{Body, Call, below, form},
     error::{Class, Error},
+    outage::PROBE,
 };
+use crate::leadership::Leadership;
 
 /// Largest answer that is read, in bytes.
 const LARGEST_BODY: usize = 4 * 1024 * 1024;
@@ -84,6 +82,7 @@ pub struct Timeouts {
 }
 
 /// A client for one API URL and key.
+#[derive(Clone)]
 pub struct Client {
     http: reqwest::Client,
     endpoint: Endpoint,
@@ -91,6 +90,7 @@ pub struct Client {
     fingerprint: String,
     timeouts: Timeouts,
     leadership: Leadership,
+    back: watch::Sender<()>,
     pub(super) budget: Arc<Budget>,
 }
 
@@ -109,35 +109,54 @@ type Place = (Endpoint, [u8; 32], Option<String>);
 /// Names the organisation, for what goes by it: Daytona itself reads it beside other credentials than API keys.
 const ORGANIZATION: &str = "x-daytona-organization-id";
 
+/// How long a client that nobody uses is kept: longer than any pause that Daytona asks for, which must not be forgotten
+/// because those that ask come one after the other.
+const KEPT: Duration = Duration::from_mins(15);
+
+#[derive(Debug)]
+struct Known {
+    client: Arc<Client>,
+    used: Instant,
+}
+
 /// The clients in use, one per URL and key, so that all leases with the same key share one budget.
 #[derive(Debug)]
 pub struct Clients {
     timeouts: Timeouts,
     leadership: Leadership,
-    known: Mutex<HashMap<Place, Weak<Client>>>,
+    back: watch::Sender<()>,
+    known: Mutex<HashMap<Place, Known>>,
 }
 
 impl Clients {
     /// No clients yet. None of them makes a call while this process does not lead.
     #[must_use]
     pub fn new(timeouts: Timeouts, leadership: Leadership) -> Self {
-        Self { timeouts, leadership, known: Mutex::default() }
+        Self { timeouts, leadership, back: watch::Sender::default(), known: Mutex::default() }
     }
 
-    /// The client for this endpoint and key, and for an organisation where one is named; dropped when nobody uses it any more.
+    /// Tells each time when an API that had not answered does so again.
+    #[must_use]
+    pub fn back(&self) -> watch::Receiver<()> {
+        self.back.subscribe()
+    }
+
+    /// The client for this endpoint and key, and for an organisation where one is named; dropped some time after its last use.
     ///
     /// # Errors
     /// When the TLS backend or its root certificates cannot be set up, or the organisation is none.
     pub fn get(&self, endpoint: &Endpoint, key: &Key, organization: Option<&str>) -> Result<Arc<Client>, Error> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|_, client| client.strong_count() > 0);
+        let now = Instant::now();
+        known.retain(|_, known| Arc::strong_count(&known.client) > 1 || now.duration_since(known.used) < KEPT);
         let place = (endpoint.clone(), key.digest(), organization.map(str::to_owned));
-        if let Some(client) = known.get(&place).and_then(Weak::upgrade) {
-            return Ok(client);
+        if let Some(known) = known.get_mut(&place) {
+            known.used = now;
+            return Ok(Arc::clone(&known.client));
         }
         // Daytona counts by key, whatever organisation is named beside it.
         let same = known.iter().find(|((other, digest, _), _)| other == endpoint && *digest == place.1);
-        let budget = same.and_then(|(_, client)| Some(Arc::clone(&client.upgrade()?.budget)));
+        let budget = same.map(|(_, known)| Arc::clone(&known.client.budget));
         let budget = budget.unwrap_or_else(|| Arc::new(Budget::new()));
         let http = http(key, organization, self.timeouts)?;
         let client = Arc::new(Client {
@@ -147,78 +166,11 @@ impl Clients {
             fingerprint: key.fingerprint(),
             timeouts: self.timeouts,
             leadership: self.leadership.clone(),
+            back: self.back.clone(),
             budget,
         });
-        known.insert(place, Arc::downgrade(&client));
+        known.insert(place, Known { client: Arc::clone(&client), used: now });
         Ok(client)
-    }
-}
-
-/// What a call carries.
-pub(super) enum Body {
-    None,
-    Json(serde_json::Value),
-    /// Paths and contents of files.
-    Files(Vec<(String, Vec<u8>)>),
-}
-
-/// One call, before it is made.
-pub(super) struct Call {
-    pub(super) operation: &'static str,
-    pub(super) limiter: Limiter,
-    pub(super) method: Method,
-    pub(super) url: Url,
-    pub(super) body: Body,
-    /// How long the server may hold the answer back on purpose.
-    pub(super) held: Duration,
-    /// Another limit than the usual one, for a call that should be answered soon or not at all.
-    pub(super) limit: Option<Duration>,
-    /// Whether the body of a successful answer is of interest.
-    pub(super) with_body: bool,
-    /// Whether it is no use of the sandbox, and must not keep it awake.
-    pub(super) unnoticed: bool,
-}
-
-impl Call {
-    pub(super) fn new(operation: &'static str, limiter: Limiter, method: Method, url: Url) -> Self {
-        Self {
-            operation,
-            limiter,
-            method,
-            url,
-            body: Body::None,
-            held: Duration::ZERO,
-            limit: None,
-            with_body: true,
-            unnoticed: false,
-        }
-    }
-
-    pub(super) fn json(mut self, body: &impl Serialize) -> Result<Self, Error> {
-        let body = serde_json::to_value(body)
-            .map_err(|e| Error::new(self.operation, Class::Refused, format!("the request cannot be written: {e}")))?;
-        self.body = Body::Json(body);
-        Ok(self)
-    }
-
-    pub(super) fn files(mut self, files: Vec<(String, Vec<u8>)>) -> Self {
-        self.body = Body::Files(files);
-        self
-    }
-
-    pub(super) fn within(mut self, limit: Duration) -> Self {
-        self.limit = Some(limit);
-        self
-    }
-
-    pub(super) fn without_body(mut self) -> Self {
-        self.with_body = false;
-        self
-    }
-
-    pub(super) fn held(mut self, held: Duration) -> Self {
-        self.held = held;
-        self
     }
 }
 
@@ -245,12 +197,55 @@ impl Client {
         let operation = call.operation;
         let body = self.send(call).await?;
         // An empty or foreign body under a 200 says that something between us and Daytona is broken.
-        serde_json::from_slice(&body)
-            .map_err(|e| Error::new(operation, Class::Unclear, format!("the answer is not what was expected: {e}")))
+        serde_json::from_slice(&body).map_err(|error| {
+            // What it says of a value may quote it, and a gateway may have put the key there.
+            let (kind, line, column) = (error.classify(), error.line(), error.column());
+            let text = format!("the answer is not what was expected ({kind:?} error at line {line}, column {column})");
+            Error::new(operation, Class::Unclear, text)
+        })
     }
 
-    /// Makes a call. The only place that touches the network.
+    /// Makes a call, unless nobody has answered lately.
     pub(super) async fn send(&self, call: Call) -> Result<Vec<u8>, Error> {
+        let (toolbox, outage) = (call.limiter.is_toolbox(), &self.budget.outage);
+        if let Some(cause) = outage.cause(toolbox) {
+            let every = PROBE.as_secs();
+            let text = format!("{cause}; whether it is back is tried every {every} seconds for all with this key");
+            return Err(Error::new(call.operation, Class::NotMade, text));
+        }
+        let result = self.make(call).await;
+        match &result {
+            Err(error) if error.class == Class::NotMade || error.is_pause() => {}
+            Err(error) if error.is_silence() => {
+                if outage.unheard(toolbox, &error.message) {
+                    tracing::warn!(api = %self.endpoint.api_url, key = %self.fingerprint, %error, "Daytona does not answer");
+                    tokio::spawn(self.clone().until_back());
+                }
+            }
+            _ => outage.heard(toolbox),
+        }
+        result
+    }
+
+    /// Tries until there is an answer, or nobody wants to know any more.
+    async fn until_back(self) {
+        loop {
+            tokio::time::sleep(PROBE).await;
+            if self.budget.outage.is_forgotten() {
+                return self.budget.outage.over();
+            }
+            match self.make(self.list_one()).await {
+                Err(error) if error.class == Class::NotMade || error.is_pause() || error.is_silence() => {}
+                _ => break,
+            }
+        }
+        self.budget.outage.over();
+        tracing::info!(api = %self.endpoint.api_url, key = %self.fingerprint, "Daytona answers again");
+        self.back.send_replace(());
+    }
+
+    /// The only place that touches the network.
+    async fn make(&self, call: Call) -> Result<Vec<u8>, Error> {
         let Call { operation, limiter, method, url, body, held, limit, with_body, unnoticed } = call;
         let span = tracing::debug_span!("daytona", operation, status = tracing::field::Empty);
         async {
@@ -271,7 +266,7 @@ impl Client {
             };
             // Last, for it may have waited.
             let leads = self.leadership.check();
-            leads.map_err(|e| Error::new(operation, Class::Unavailable, e.to_string()))?;
+            leads.map_err(|e| Error::new(operation, Class::NotMade, e.to_string()))?;
             let mut response = request.send().await.map_err(|e| Error::from_connection(operation, e))?;
             let status = response.status();
             tracing::Span::current().record("status", status.as_u16());
@@ -339,23 +334,6 @@ fn http(key: &Key, organization: Option<&str>, timeouts: Timeouts) -> Result<req
         .map_err(|e| Error::from_connection(build, e))
 }
 
-/// Daytona reads pairs of parts: the path, then the content.
-fn form(files: Vec<(String, Vec<u8>)>) -> Form {
-    files.into_iter().enumerate().fold(Form::new(), |form, (number, (path, content))| {
-        let content = Part::bytes(content).file_name("file");
-        form.text(format!("files[{number}].path"), path).part(format!("files[{number}].file"), content)
-    })
-}
-
-/// A URL below `base`; each segment is percent-encoded.
-pub(super) fn below(base: &Url, segments: &[&str]) -> Url {
-    let mut url = base.clone();
-    if let Ok(mut path) = url.path_segments_mut() {
-        path.pop_if_empty().extend(segments);
-    }
-    url
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -384,14 +362,5 @@ mod tests {
         assert!(!Arc::ptr_eq(&one, &named) && Arc::ptr_eq(&one.budget, &named.budget));
         assert!(clients.get(&endpoint, &key, Some("or\ng")).is_err());
         assert!(!format!("{one:?} {clients:?} {:?}", one.http).contains("dtn_secret"));
-    }
-
-    #[test]
-    fn a_path_segment_cannot_leave_its_place() {
-        let base = Url::parse("https://daytona.example/api/").unwrap();
-        assert_eq!(
-            below(&base, &["sandbox", "a/../b?c#d"]).as_str(),
-            "https://daytona.example/api/sandbox/a%2F..%2Fb%3Fc%23d"
-        );
     }
 }

@@ -17,6 +17,8 @@ pub enum Class {
     Unauthorized,
     /// Nobody answered; the call did not take effect.
     Unavailable,
+    /// The call was not made: nobody has answered lately, which is tried for all at once, or this process does not lead.
+    NotMade,
     /// The request itself is refused (other 4xx): the same request will be refused again.
     Refused,
     /// The call may have taken effect or not (time-out, cut connection, 5xx, an answer that makes no sense).
@@ -38,6 +40,16 @@ pub struct Error {
 }
 
 impl Error {
+    /// Whether the call was not made because Daytona wants a pause.
+    pub(super) fn is_pause(&self) -> bool {
+        matches!(self.class, Class::Throttled(_)) && self.status.is_none()
+    }
+
+    /// Whether it is the service itself that did not answer.
+    pub(super) fn is_silence(&self) -> bool {
+        matches!(self.class, Class::Unavailable | Class::Unclear) && self.status.is_none_or(|status| status >= 500)
+    }
+
     pub(super) fn new(operation: &'static str, class: Class, message: impl Into<String>) -> Self {
         let message: String = message.into();
         Self { operation, class, status: None, message: message.chars().take(300).collect() }

@@ -6,9 +6,11 @@
 //! enumerations, and one answer is not proof of absence.
 
 mod budget;
+mod call;
 mod client;
 mod error;
 mod model;
+mod outage;
 mod sandbox;
 mod toolbox;
 

@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 
-use super::{Client, Error, NewSandbox, Sandbox, Setting, budget::Limiter, client::Call, error::Class, model::Page};
+use super::{Client, Error, NewSandbox, Sandbox, Setting, budget::Limiter, call::Call, error::Class, model::Page};
 
 /// Operation of [`Client::create_sandbox`].
 pub const CREATE: &str = "create the sandbox";
@@ -43,10 +43,15 @@ impl Client {
 
     /// The organisation of this key, as far as a listed sandbox tells it.
     pub async fn organization(&self) -> Result<Option<String>, Error> {
+        let page: Page = self.fetch(self.list_one()).await?;
+        Ok(page.items.into_iter().next().and_then(|s| s.organization_id))
+    }
+
+    /// Asks for any one sandbox: the smallest question to which every key gets an answer.
+    pub(super) fn list_one(&self) -> Call {
         let mut url = self.url(&["sandbox"]);
         url.query_pairs_mut().append_pair("limit", "1");
-        let page: Page = self.fetch(Call::new("list sandboxes", Limiter::Other, Method::GET, url)).await?;
-        Ok(page.items.into_iter().next().and_then(|s| s.organization_id))
+        Call::new("list sandboxes", Limiter::Other, Method::GET, url)
     }
 
     /// Starts a stopped or archived sandbox.

@@ -10,7 +10,7 @@ use url::Url;
 use super::{
     Client, Error, Executed, Sandbox, Submitted,
     budget::Limiter,
-    client::{Call, below},
+    call::{Call, below},
     error::Class,
     model::Directory,
 };

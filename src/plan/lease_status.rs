@@ -148,7 +148,9 @@ impl Told {
                 self.failed(reason, &message);
             }
             // Of a question, a refusal makes no sense: something between us and Daytona gave the answer.
-            Class::Refused | Class::Unavailable | Class::Unclear => self.waiting(Reason::ApiUnreachable, &text),
+            Class::Refused | Class::Unavailable | Class::NotMade | Class::Unclear => {
+                self.waiting(Reason::ApiUnreachable, &text)
+            }
         }
     }
 

@@ -24,6 +24,7 @@ mod leader;
 mod lifecycle;
 mod logs;
 mod one_shot;
+mod outage;
 mod persist;
 mod reclaim;
 mod restart;

@@ -192,6 +192,7 @@ fn not_knowing_decides_nothing() {
         Class::Throttled(Duration::from_secs(9)),
         Class::Unauthorized,
         Class::Unavailable,
+        Class::NotMade,
         Class::Refused,
         Class::Unclear,
     ];
