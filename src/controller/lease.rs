@@ -291,8 +291,9 @@ fn note_standing(lease: &SandboxLease, seen: &Seen, ctx: &Context) {
             State::Started if matches!(seen.observed.session, Session::Serving | Session::Unknown(_)) => {
                 return;
             }
-            State::Started | State::Changing(_) | State::Unheard(_) => Standing::Unknown,
-            State::Stopped | State::Archived | State::Paused => Standing::Down,
+            // What is paused is frozen: nothing of it has ended.
+            State::Started | State::Changing(_) | State::Paused | State::Unheard(_) => Standing::Unknown,
+            State::Stopped | State::Archived => Standing::Down,
             State::Destroyed(_) => Standing::Lost,
             State::Failed(_) if sure => Standing::Lost,
             State::Failed(_) => return,

@@ -79,7 +79,7 @@ pub enum State {
 }
 
 impl State {
-    /// Whether it does not run, and can be started with its files.
+    /// Whether it does not run now, and can be started with its files.
     #[must_use]
     pub fn is_down(&self) -> bool {
         matches!(self, Self::Stopped | Self::Archived | Self::Paused)

@@ -139,6 +139,13 @@ fn release_sandbox(
             told.blocked(Reason::SandboxError, &message);
             return (Step::Rest, wait);
         }
+        // Frozen with all that runs in it, which would go on for whoever wakes it.
+        State::Paused
+            if policy(lease) != ReclaimPolicy::Delete && (recorded_session(lease) || observed.running > 0) =>
+        {
+            told.deleting(&format!("stopping sandbox {id}, which is paused with its session"));
+            return (spared(sandbox).unwrap_or(Step::StopSandbox(id)), wait);
+        }
         State::Stopped | State::Archived | State::Paused | State::Failed(_) => {
             told.session_gone();
             return reclaim(sandbox, lease, observed, intervals, told);

@@ -25,7 +25,12 @@ pub(super) fn suspend(
     let wait = pace(observed, intervals);
     match &sandbox.state {
         State::Started => suspend_running(sandbox, lease, observed, intervals, told),
-        State::Stopped | State::Archived | State::Paused => {
+        // Frozen with all that runs in it.
+        State::Paused => {
+            told.waiting(Reason::Suspended, "suspending; stopping the sandbox, which is paused");
+            (spared(sandbox).unwrap_or_else(|| Step::StopSandbox(id.clone())), wait)
+        }
+        State::Stopped | State::Archived => {
             told.session_gone();
             told.ready(Reason::Suspended, &format!("the lease is suspended and the sandbox {word}; nothing wakes it"));
             (Step::Rest, intervals.idle)

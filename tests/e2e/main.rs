@@ -25,6 +25,7 @@ mod lifecycle;
 mod logs;
 mod one_shot;
 mod outage;
+mod paused;
 mod persist;
 mod reclaim;
 mod restart;

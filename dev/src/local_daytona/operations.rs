@@ -96,12 +96,12 @@ impl Service {
         }
     }
 
-    /// Stops a started sandbox; an ephemeral one is destroyed instead.
+    /// Stops a started or paused sandbox; an ephemeral one is destroyed instead.
     pub(super) fn stop(self: &Arc<Self>, key: &str, mode: Option<Mode>) -> Result<Value, Problem> {
         self.change(key, |record, _| {
             not_errored(record)?;
             not_pending(record)?;
-            if record.state != STARTED {
+            if ![STARTED, PAUSED].contains(&record.state.as_str()) {
                 return Err(Problem::bad_request("Sandbox is not in a stoppable state"));
             }
             self.begin_stop(record, mode);

@@ -155,6 +155,20 @@ fn what_is_kept_is_brought_into_the_state_that_is_asked_for() {
 }
 
 #[test]
+fn what_is_paused_is_stopped_where_it_would_be_given_away_with_its_session() {
+    let box_id = || "box".to_owned();
+    let paused = || box_("paused");
+    for policy in ["Stop", "Archive", "Retain"] {
+        assert_eq!(step(&ends(SessionLives, policy), &paused()), Step::StopSandbox(box_id()), "{policy}");
+    }
+    assert_eq!(step(&ends(SessionLives, "Delete"), &paused()), Step::DeleteSandbox(box_id()));
+    let running = Observed { running: 1, ..paused() };
+    assert_eq!(step(&ends(Created, "Retain"), &running), Step::StopSandbox(box_id()));
+    assert_eq!(step(&ends(Created, "Retain"), &paused()), Step::HandOver(box_id()), "nothing is frozen in it");
+    assert_eq!(step(&suspended(SessionLives), &paused()), Step::StopSandbox(box_id()));
+}
+
+#[test]
 fn where_nobody_answers_for_a_session_it_ends_with_its_sandbox_at_last() {
     let error = || Session::Unknown(error(Class::Unavailable));
     let dead = |leaving| Observed { session: error(), leaving, ..box_("started") };
