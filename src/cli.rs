@@ -109,6 +109,10 @@ pub struct Run {
     #[arg(long, default_value = "60s", value_parser = duration)]
     pub command_poll: Duration,
 
+    /// How long a watch of the Kubernetes API lasts before it is made anew; one that is silent is given up five seconds later.
+    #[arg(long, default_value = "290s", value_parser = seconds)]
+    pub watch_timeout: Duration,
+
     /// How old the counts of commands in a lease's status may be.
     #[arg(long, default_value = "10s", value_parser = duration)]
     pub gauge_interval: Duration,
@@ -165,6 +169,7 @@ impl Run {
             hold: self.command_hold,
             command_poll: self.command_poll,
             gauges: self.gauge_interval,
+            watch: self.watch_timeout,
             log_budget: self.log_budget_per_namespace,
             timeouts: Timeouts {
                 connect: self.connect_timeout,

@@ -38,6 +38,8 @@ pub struct Config {
     pub command_poll: Duration,
     /// How old the gauges in a lease's status may be.
     pub gauges: Duration,
+    /// How long a watch lasts before it is made anew.
+    pub watch: Duration,
     /// Bytes of stored logs that a namespace may hold.
     pub log_budget: u64,
     /// Limits of a call to Daytona.

@@ -17,6 +17,7 @@ use tower::{BoxError, filter::FilterLayer, limit::ConcurrencyLimitLayer, timeout
 
 use crate::{
     cli,
+    cluster::crds,
     controller::{self, Scope},
     daytona::Clients,
     leader::{Election, Lost},
@@ -34,6 +35,9 @@ const KUBERNETES_CALLS: usize = 32;
 /// How long one of them may wait, so that a dead connection keeps none of these places. The apiserver itself gives up
 /// after as long.
 const KUBERNETES_ANSWER: Duration = Duration::from_mins(1);
+
+/// How often CRDs that do not fit are looked at.
+const CRD_LOOK: Duration = Duration::from_secs(5);
 
 /// Why the controller cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +93,10 @@ pub async fn run(arguments: &cli::Run) -> Result<(), Error> {
     let controllers = until_ended(futures::future::join_all(controllers), &stop);
     let election = if arguments.leader_elect { Some(election(arguments, leadership).await?) } else { None };
     let led = async {
+        // Before it could take the lead from one that knows the CRDs as they are.
+        if stop.run_until_cancelled(until_crds_fit(&client, &readiness)).await.is_none() {
+            return Ok(());
+        }
         match election {
             None => controllers.await,
             Some(election) => {
@@ -119,6 +127,29 @@ async fn until_ended<T>(controllers: impl Future<Output = T>, stop: &Cancellatio
         _ = controllers => {}
         () = deadline => tracing::warn!("some reconciles did not end in time; what they did is found again at the next start"),
     }
+}
+
+/// Waits until the apiserver keeps all that this version writes.
+async fn until_crds_fit(client: &Client, readiness: &Readiness) {
+    let mut told = None;
+    loop {
+        let lacks = match crds::lacking(client).await {
+            Ok(None) => break,
+            Ok(Some(lacks)) => lacks,
+            Err(error) if error.is_forbidden() => {
+                tracing::warn!(%error, "going on without having looked at them");
+                break;
+            }
+            Err(error) => error.to_string(),
+        };
+        if told.as_ref() != Some(&lacks) {
+            tracing::error!("{lacks}");
+            readiness.wait_for(Some(lacks.clone()));
+            told = Some(lacks);
+        }
+        tokio::time::sleep(CRD_LOOK).await;
+    }
+    readiness.wait_for(None);
 }
 
 async fn election(arguments: &cli::Run, leadership: Leadership) -> Result<Election, Error> {

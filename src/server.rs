@@ -1,7 +1,7 @@
 //! /livez and /readyz.
 
 use std::sync::{
-    Arc,
+    Arc, Mutex, PoisonError,
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
@@ -16,6 +16,8 @@ pub struct Readiness(Arc<State>);
 #[derive(Debug)]
 struct State {
     stands_by: AtomicBool,
+    /// What somebody has to do before anything can begin.
+    hindrance: Mutex<Option<String>>,
     /// Scopes that have not listed what there is.
     unlisted: AtomicUsize,
 }
@@ -24,7 +26,16 @@ impl Readiness {
     /// Not ready until [`Self::listed`] was called this often.
     #[must_use]
     pub fn after(scopes: usize) -> Self {
-        Self(Arc::new(State { stands_by: AtomicBool::new(false), unlisted: AtomicUsize::new(scopes) }))
+        Self(Arc::new(State {
+            stands_by: AtomicBool::new(false),
+            hindrance: Mutex::default(),
+            unlisted: AtomicUsize::new(scopes),
+        }))
+    }
+
+    /// Somebody has to do this first; nothing, for `None`.
+    pub fn wait_for(&self, hindrance: Option<String>) {
+        *self.0.hindrance.lock().unwrap_or_else(PoisonError::into_inner) = hindrance;
     }
 
     /// Another process leads; this one waits, which is all it has to do.
@@ -42,8 +53,13 @@ impl Readiness {
         self.0.unlisted.fetch_sub(1, Ordering::AcqRel);
     }
 
-    fn is_ready(&self) -> bool {
-        self.0.stands_by.load(Ordering::Acquire) || self.0.unlisted.load(Ordering::Acquire) == 0
+    /// What there is to wait for; nothing when ready.
+    fn waits_for(&self) -> Option<String> {
+        let hindrance = self.0.hindrance.lock().unwrap_or_else(PoisonError::into_inner);
+        hindrance.clone().or_else(|| {
+            let ready = self.0.stands_by.load(Ordering::Acquire) || self.0.unlisted.load(Ordering::Acquire) == 0;
+            (!ready).then(|| "the watches have not listed their objects yet".to_owned())
+        })
     }
 }
 
@@ -53,14 +69,10 @@ impl Readiness {
 /// When the listener fails.
 pub async fn serve(listener: TcpListener, readiness: Readiness, stop: CancellationToken) -> std::io::Result<()> {
     let ready = move || {
-        let answer = if readiness.is_ready() {
-            (StatusCode::OK, "ok\n")
-        } else {
-            (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "the watches have not listed their objects yet; are the CRDs installed?\n",
-            )
-        };
+        let answer = readiness.waits_for().map_or_else(
+            || (StatusCode::OK, "ok\n".to_owned()),
+            |what| (StatusCode::SERVICE_UNAVAILABLE, format!("{what}\n")),
+        );
         std::future::ready(answer)
     };
     let router = Router::new().route("/livez", get(|| async { "ok\n" })).route("/readyz", get(ready));

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 /// Each verb that the controller may use, and by what it is used. A verb that is not in the code is
 /// a right that an intruder has and nobody needs.
-const RIGHTS: [(&str, &str, &str, &str); 21] = [
+const RIGHTS: [(&str, &str, &str, &str); 22] = [
     (
         "daytona-controller.dev",
         "sandboxleases",
@@ -49,6 +49,7 @@ const RIGHTS: [(&str, &str, &str, &str); 21] = [
     ("", "secrets", "watch", "src/controller/watches.rs: metadata, to see a changed key"),
     ("events.k8s.io", "events", "create", "src/cluster/events.rs"),
     ("events.k8s.io", "events", "patch", "src/cluster/events.rs: a repeat counts up"),
+    ("apiextensions.k8s.io", "customresourcedefinitions", "get", "src/cluster/crds.rs: whether they fit"),
     ("", "namespaces", "get", "src/cluster/refs.rs: the label that allows the controller's own key"),
 ];
 
@@ -153,8 +154,9 @@ fn granted(objects: &[Value]) -> BTreeMap<Option<String>, BTreeSet<(String, Stri
                 let keys = rule.as_object().unwrap().keys().map(String::as_str);
                 let keys: BTreeSet<_> = keys.filter(|key| *key != "resourceNames").collect();
                 assert_eq!(keys, BTreeSet::from(["apiGroups", "resources", "verbs"]));
-                let own = namespace == Some(NAMESPACE) && rule.get("resourceNames").is_some();
-                assert!(own || rule.get("resourceNames").is_none());
+                let named = rule.get("resourceNames").is_some();
+                let own = namespace == Some(NAMESPACE) && named;
+                assert!(own || named == (strings(&rule["resources"]) == ["customresourcedefinitions"]), "{rule}");
                 for group in strings(&rule["apiGroups"]) {
                     for resource in strings(&rule["resources"]) {
                         for verb in strings(&rule["verbs"]) {

@@ -77,11 +77,16 @@ pub struct ControlPlane {
     controllers: Supervised,
     apiserver: Supervised,
     etcd: Supervised,
-    authority: Authority,
+    /// Removes the files when all else has ended.
+    keeper: Supervised,
+    ground: Ground,
     server: String,
     kubeconfig: PathBuf,
-    directory: PathBuf,
     cluster: Cluster,
+}
+
+fn prepare_in(directory: &Path, source: std::io::Error) -> Error {
+    Error::Prepare { directory: directory.to_owned(), source }
 }
 
 impl ControlPlane {
@@ -114,16 +119,18 @@ impl ControlPlane {
             Ok::<_, binaries::Error>([etcd?, apiserver?, controllers?, kubectl?])
         });
         let binaries = binaries.await??;
-        let prepare = |source| Error::Prepare { directory: directory.to_owned(), source };
+        let prepare = |source| prepare_in(directory, source);
         std::fs::create_dir_all(directory.join("etcd")).map_err(prepare)?;
         let directory = directory.canonicalize().map_err(prepare)?;
         let ground = Ground { directory, temporary, binaries, authority: Authority::new()? };
         ground.write_keys()?;
+        let keeper = ground.start_keeper()?;
         let etcd = ground.start_etcd()?;
         let mut attempt = 1;
         loop {
-            match ground.start_apiserver().await {
-                Ok((apiserver, server)) => return ground.finish(etcd, apiserver, server).await,
+            let port = ground::free_port().map_err(|source| prepare_in(&ground.directory, source))?;
+            match ground.start_apiserver(port).await {
+                Ok((apiserver, server)) => return ground.finish([etcd, keeper], apiserver, server).await,
                 Err(Error::Ended { tail, .. }) if attempt < ATTEMPTS && tail.contains("address already in use") => {
                     attempt += 1;
                 }
@@ -159,7 +166,7 @@ impl ControlPlane {
     /// Where certificates, kubeconfigs and logs are.
     #[must_use]
     pub fn directory(&self) -> &Path {
-        &self.directory
+        &self.ground.directory
     }
 
     /// Writes a kubeconfig with a client certificate for any user, perhaps in a group.
@@ -167,7 +174,30 @@ impl ControlPlane {
     /// # Errors
     /// When the certificate or the file cannot be made.
     pub fn user_kubeconfig(&self, user: &str, group: Option<&str>) -> Result<PathBuf, Error> {
-        user_kubeconfig(&self.authority, &self.directory, &self.server, user, group)
+        user_kubeconfig(&self.ground.authority, &self.ground.directory, &self.server, user, group)
+    }
+
+    /// Kills the apiserver, has `meanwhile` done without it, and starts it again where it was.
+    ///
+    /// # Errors
+    /// When it does not come back.
+    pub async fn without_apiserver(&mut self, meanwhile: impl Future<Output = ()>) -> Result<(), Error> {
+        self.apiserver.kill().await?;
+        meanwhile.await;
+        let port = self.server.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or_default();
+        self.apiserver = self.ground.start_apiserver(port).await?.0;
+        Ok(())
+    }
+
+    /// Kills the store, has `meanwhile` done without it, and starts it again with what it has kept.
+    ///
+    /// # Errors
+    /// When the apiserver does not find it again.
+    pub async fn without_etcd(&mut self, meanwhile: impl Future<Output = ()>) -> Result<(), Error> {
+        self.etcd.kill().await?;
+        meanwhile.await;
+        self.etcd = self.ground.start_etcd()?;
+        self.ground.until_ready(&mut self.apiserver, &self.server).await
     }
 
     /// Ends all three programs, the store last, and waits for it. Dropping does not wait.
@@ -175,7 +205,7 @@ impl ControlPlane {
     /// # Errors
     /// When a supervisor is lost.
     pub async fn stop(mut self) -> Result<(), Error> {
-        for program in [&mut self.controllers, &mut self.apiserver, &mut self.etcd] {
+        for program in [&mut self.controllers, &mut self.apiserver, &mut self.etcd, &mut self.keeper] {
             program.terminate().await?;
         }
         Ok(())

@@ -22,7 +22,7 @@ pub use files::{Access, FileMapping, FileSource};
 pub use lease::{CommandDefaults, OnSessionLost, ReclaimPolicy, SandboxLease, SandboxLeaseSpec, SuspendPolicy};
 pub use lease_status::{CommandGauges, ConnectionStatus, SandboxLeaseStatus, SandboxStatus, SessionStatus};
 pub use sandbox::{Resources, Sandbox, Volume};
-pub use schema::{WriteError, crds, write_crds};
+pub use schema::{WriteError, crds, shipped_crds, write_crds};
 pub use sources::{EnvSource, EnvVar, KeyRef, ObjectRef, SourceKind, is_variable_name};
 
 /// API group of both resources.

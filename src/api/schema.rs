@@ -31,10 +31,19 @@ pub enum WriteError {
 /// # Errors
 /// See [`WriteError`].
 pub fn crds() -> Result<[(&'static str, String); 2], WriteError> {
+    let [commands, leases] = shipped_crds()?;
     Ok([
-        ("sandboxcommands.yaml", serde_saphyr::to_string(&shipped(&SandboxCommand::crd())?)?),
-        ("sandboxleases.yaml", serde_saphyr::to_string(&shipped(&SandboxLease::crd())?)?),
+        ("sandboxcommands.yaml", serde_saphyr::to_string(&commands)?),
+        ("sandboxleases.yaml", serde_saphyr::to_string(&leases)?),
     ])
+}
+
+/// The CRDs of both kinds, of commands and of leases.
+///
+/// # Errors
+/// See [`WriteError::Json`].
+pub fn shipped_crds() -> Result<[Value; 2], serde_json::Error> {
+    Ok([shipped(&SandboxCommand::crd())?, shipped(&SandboxLease::crd())?])
 }
 
 /// Writes the CRDs into a directory, or prints them.

@@ -1,5 +1,6 @@
 //! Effects on the Kubernetes API. Knows nothing of Daytona.
 
+pub mod crds;
 pub mod events;
 pub mod finalizer;
 pub mod logs;

@@ -92,7 +92,7 @@ pub async fn start(
     let (command_hints, command_hinted) = mpsc::channel(HINTS);
     let ctx = Arc::new(Context {
         client: client.clone(),
-        config,
+        config: Arc::clone(&config),
         clients,
         leases: leases.clone(),
         commands: commands.clone(),
@@ -120,20 +120,29 @@ pub async fn start(
 
     let mut news = watches::LeaseNews::default();
     let tap = Arc::clone(&ctx);
-    let lease_events = watches::reflected(scope.api::<DeserializeGuard<SandboxLease>>(&client), lease_writer, |_| {})
-        .inspect(move |event| news.take(event, &tap));
+    let lease_events = watches::reflected(
+        scope.api::<DeserializeGuard<SandboxLease>>(&client),
+        watches::watching(&config),
+        lease_writer,
+        |_| {},
+    )
+    .inspect(move |event| news.take(event, &tap));
     let pending = watches::Pending::default();
     let tap = Arc::clone(&ctx);
-    let command_events =
-        watches::reflected(scope.api::<DeserializeGuard<SandboxCommand>>(&client), command_writer, move |command| {
+    let command_events = watches::reflected(
+        scope.api::<DeserializeGuard<SandboxCommand>>(&client),
+        watches::watching(&config),
+        command_writer,
+        move |command| {
             sequences.accept(command);
             watches::prune_command(command);
-        })
-        .inspect(move |event| {
-            tap.by_lease.take(event);
-            tap.latest.take(event);
-            watches::command_news(event, &pending, &tap);
-        });
+        },
+    )
+    .inspect(move |event| {
+        tap.by_lease.take(event);
+        tap.latest.take(event);
+        watches::command_news(event, &pending, &tap);
+    });
 
     let lease_controller = Controller::for_stream(changed(lease_events), leases.clone())
         .with_config(controller::Config::default().concurrency(CONCURRENCY))

@@ -27,6 +27,7 @@ use crate::{
         COMMAND_UID_LABEL, LOG_BYTES, LeaseCondition, SandboxCommand, SandboxCommandStatus, SandboxLease, SourceKind,
         condition,
     },
+    config::Config,
     plan::{lease::is_ending, queue},
 };
 
@@ -43,13 +44,14 @@ const WATCH_BACKOFF: Duration = Duration::from_secs(10);
 /// it must not stop the others.
 pub(super) fn reflected<K>(
     api: Api<DeserializeGuard<K>>,
+    how: watcher::Config,
     writer: Writer<K>,
     mut prune: impl FnMut(&mut K) + Send,
 ) -> impl Stream<Item = Event<K>> + Send
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
-    watcher::watcher(api, pages())
+    watcher::watcher(api, how)
         .backoff(backoff())
         .filter_map(|event| std::future::ready(readable(event).transpose()))
         .modify(move |object: &mut K| {
@@ -69,8 +71,9 @@ where
 
 /// Lists in pages: all of ten thousand objects in one answer would be the most memory that is ever used. (The apiserver
 /// ignores the size of a page where any version of the list will do, so the most recent one is asked for.)
-fn pages() -> watcher::Config {
-    watcher::Config::default().page_size(PAGE)
+pub(super) fn watching(config: &Config) -> watcher::Config {
+    let timeout = u32::try_from(config.watch.as_secs()).unwrap_or(u32::MAX);
+    watcher::Config::default().page_size(PAGE).timeout(timeout)
 }
 
 fn backoff() -> watcher::ExponentialBackoff {
@@ -135,7 +138,7 @@ pub(super) async fn sources<K>(
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
 {
-    let mut events = std::pin::pin!(watcher::watcher(api, pages()).backoff(backoff()));
+    let mut events = std::pin::pin!(watcher::watcher(api, watching(&ctx.config)).backoff(backoff()));
     while let Some(event) = events.next().await {
         match event {
             Ok(Event::Apply(object)) => {

@@ -149,7 +149,7 @@ impl Told {
             }
             // Of a question, a refusal makes no sense: something between us and Daytona gave the answer.
             Class::Refused | Class::Unavailable | Class::NotMade | Class::Unclear => {
-                self.waiting(Reason::ApiUnreachable, &text)
+                self.waiting(Reason::ApiUnreachable, &text);
             }
         }
     }

@@ -82,6 +82,8 @@ async fn a_leader_that_was_frozen_makes_no_call_when_it_wakes_up() {
     another_leads(&world, &leader).await;
     world.command("two", "echo two >>runs").await;
     let done = world.until_finished("two").await;
+    // The last look that the other has reason for.
+    world.until("sblease", "l", "counted", |lease| lease["status"]["commands"]["succeeded"] == 1).await;
     let calls = world.daytona.calls().await.unwrap().len();
     signal(&first, "-CONT");
     assert_eq!(first.wait().await.unwrap().code(), Some(1));

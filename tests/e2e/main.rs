@@ -8,6 +8,7 @@
     reason = "all of this is tests"
 )]
 
+mod apiserver;
 mod cancel;
 mod chart;
 mod commands;
@@ -23,6 +24,7 @@ mod inputs;
 mod leader;
 mod lifecycle;
 mod logs;
+mod old_crds;
 mod one_shot;
 mod outage;
 mod paused;

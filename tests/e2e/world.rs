@@ -28,19 +28,19 @@ pub(crate) const LIMIT: Duration = Duration::from_mins(1);
 /// The key that the local Daytona accepts.
 pub(crate) const KEY: &str = "dtn_0123456789abcdef-the-key-of-the-tests";
 
-/// The one control plane, with the CRDs installed. It ends with this process, however that ends.
+/// A control plane with the CRDs installed. It ends with this process, however that ends.
+pub(crate) async fn plane() -> ControlPlane {
+    let plane = ControlPlane::start_temporary().await.unwrap_or_else(|e| panic!("{e}"));
+    let crds = install::crds(plane.cluster(), &install::workspace().join("crds")).await;
+    let crds = crds.unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(crds.stderr, "", "the apiserver warned about a CRD");
+    plane
+}
+
+/// The one that nearly all tests share.
 pub(crate) static PLANE: LazyLock<ControlPlane> = LazyLock::new(|| {
     // A runtime of its own: that of the first test ends with that test.
-    let start = || {
-        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        runtime.block_on(async {
-            let plane = ControlPlane::start_temporary().await.unwrap_or_else(|e| panic!("{e}"));
-            let crds = install::crds(plane.cluster(), &install::workspace().join("crds")).await;
-            let crds = crds.unwrap_or_else(|e| panic!("{e}"));
-            assert_eq!(crds.stderr, "", "the apiserver warned about a CRD");
-            plane
-        })
-    };
+    let start = || tokio::runtime::Runtime::new().expect("a runtime").block_on(plane());
     std::thread::spawn(start).join().expect("a control plane")
 });
 
@@ -89,7 +89,11 @@ impl World {
 
     /// All but the controller.
     pub(crate) async fn without_controller(name: &str, options: Options) -> Self {
-        let plane = &*PLANE;
+        Self::on(&PLANE, name, options).await
+    }
+
+    /// The same on another control plane.
+    pub(crate) async fn on(plane: &ControlPlane, name: &str, options: Options) -> Self {
         let namespace = format!("{name}-{}", WORLDS.fetch_add(1, Ordering::Relaxed));
         let kubectl = plane.kubectl(Some(&namespace));
         kubectl.run(&["create", "namespace", &namespace]).await.unwrap();

@@ -58,16 +58,22 @@ impl Ground {
         command.args(arguments).current_dir(&self.directory);
         // With as little in them as here, the programs would spend a third of their time collecting garbage.
         command.env("GOGC", GARBAGE_PERCENT);
-        let (log, data) = (self.log(tool), self.file("etcd"));
-        let mut program = Program::new(&command, &log).grace(GRACE);
-        if tool == Tool::Etcd {
-            program = program.scratch(if self.temporary { &self.directory } else { &data });
-        }
-        Ok(program.spawn()?)
+        Ok(Program::new(&command, &self.log(tool)).grace(GRACE).spawn()?)
     }
 
     fn log(&self, tool: Tool) -> PathBuf {
         self.file(&format!("{}.log", tool.name()))
+    }
+
+    /// Does nothing, and is the last to end: its supervisor removes the files then, however this process ends. The store
+    /// itself may be started again.
+    pub(super) fn start_keeper(&self) -> Result<Supervised, Error> {
+        let mut command = Command::new("sh");
+        // A moment after the others.
+        command.args(["-c", "trap : TERM; sleep infinity & wait; sleep 1"]).current_dir(&self.directory);
+        let (log, data) = (self.file("keeper.log"), self.file("etcd"));
+        let files = if self.temporary { &self.directory } else { &data };
+        Ok(Program::new(&command, &log).grace(10 * GRACE).scratch(files).spawn()?)
     }
 
     /// On Unix sockets in the directory: no port to collide with, and Secrets only for who may read it.
@@ -86,9 +92,8 @@ impl Ground {
         self.start(Tool::Etcd, etcd, &arguments.map(str::to_owned))
     }
 
-    pub(super) async fn start_apiserver(&self) -> Result<(Supervised, String), Error> {
+    pub(super) async fn start_apiserver(&self, port: u16) -> Result<(Supervised, String), Error> {
         let [_, apiserver, ..] = &self.binaries;
-        let port = free_port().map_err(|source| Error::Prepare { directory: self.directory.clone(), source })?;
         let arguments = [
             "--etcd-servers=unix://etcd:0".to_owned(),
             "--bind-address=127.0.0.1".to_owned(),
@@ -111,7 +116,7 @@ impl Ground {
         Ok((running, server))
     }
 
-    async fn until_ready(&self, apiserver: &mut Supervised, server: &str) -> Result<(), Error> {
+    pub(super) async fn until_ready(&self, apiserver: &mut Supervised, server: &str) -> Result<(), Error> {
         let authority = reqwest::Certificate::from_pem(self.authority.certificate().as_bytes())?;
         let client = reqwest::Client::builder()
             .tls_certs_only([authority])
@@ -140,7 +145,7 @@ impl Ground {
 
     pub(super) async fn finish(
         self,
-        etcd: Supervised,
+        [etcd, keeper]: [Supervised; 2],
         apiserver: Supervised,
         server: String,
     ) -> Result<ControlPlane, Error> {
@@ -165,8 +170,7 @@ impl Ground {
             let call = ["wait", "--for=create", object, "--timeout=60s"];
             cluster.kubectl(Some("default")).run(&call).await?;
         }
-        let Self { directory, authority, .. } = self;
-        Ok(ControlPlane { controllers, apiserver, etcd, authority, server, kubeconfig, directory, cluster })
+        Ok(ControlPlane { controllers, apiserver, etcd, keeper, ground: self, server, kubeconfig, cluster })
     }
 }
 
@@ -191,6 +195,6 @@ pub(super) fn user_kubeconfig(
     Ok(path)
 }
 
-fn free_port() -> std::io::Result<u16> {
+pub(super) fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
