@@ -129,6 +129,10 @@ pub struct Run {
     #[arg(long, default_value = "40s", value_parser = duration)]
     pub request_timeout: Duration,
 
+    /// How long a call to the Kubernetes API may wait for its answer. The API server itself gives up after a minute.
+    #[arg(long, default_value = "60s", value_parser = seconds)]
+    pub kubernetes_timeout: Duration,
+
     /// Log lines as JSON.
     #[arg(long)]
     pub log_json: bool,

@@ -32,10 +32,6 @@ const SHUTDOWN: Duration = Duration::from_secs(20);
 /// thousand commands that arrive together must not have a thousand of them made.
 const KUBERNETES_CALLS: usize = 32;
 
-/// How long one of them may wait, so that a dead connection keeps none of these places. The apiserver itself gives up
-/// after as long.
-const KUBERNETES_ANSWER: Duration = Duration::from_mins(1);
-
 /// How often CRDs that do not fit are looked at.
 const CRD_LOOK: Duration = Duration::from_secs(5);
 
@@ -67,7 +63,7 @@ pub async fn run(arguments: &cli::Run) -> Result<(), Error> {
     let key = std::env::var("DAYTONA_API_KEY").ok();
     let config = Arc::new(arguments.config(key.as_deref())?);
     let leadership = if arguments.leader_elect { Leadership::of_several() } else { Leadership::of_one() };
-    let client = kube_client(leadership.clone()).await?;
+    let client = kube_client(leadership.clone(), arguments.kubernetes_timeout).await?;
     let clients = Arc::new(Clients::new(config.timeouts, leadership.clone()));
 
     let stop = CancellationToken::new();
@@ -175,13 +171,14 @@ async fn kube_config() -> Result<kube::Config, Error> {
     Ok(config)
 }
 
-/// The controllers' client, through which nothing is changed by a process that does not lead.
-async fn kube_client(leadership: Leadership) -> Result<Client, Error> {
+/// The controllers' client, through which nothing is changed by a process that does not lead. `answer` is how long a call
+/// may wait for its answer, so that a dead connection keeps none of the places.
+async fn kube_client(leadership: Leadership, answer: Duration) -> Result<Client, Error> {
     let gate = FilterLayer::new(move |request: Request<Body>| {
         let allowed = if request.method() == Method::GET { Ok(()) } else { leadership.check() };
         allowed.map(|()| request).map_err(BoxError::from)
     });
-    let (limit, timeout) = (ConcurrencyLimitLayer::new(KUBERNETES_CALLS), TimeoutLayer::new(KUBERNETES_ANSWER));
+    let (limit, timeout) = (ConcurrencyLimitLayer::new(KUBERNETES_CALLS), TimeoutLayer::new(answer));
     Ok(ClientBuilder::try_from(kube_config().await?)?.with_layer(&gate).with_layer(&timeout).with_layer(&limit).build())
 }
 

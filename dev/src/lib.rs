@@ -6,6 +6,7 @@ pub mod binaries;
 pub mod cluster;
 pub mod control_plane;
 pub mod demo;
+pub mod enumerate;
 pub mod faults;
 pub mod install;
 pub mod kubectl;

@@ -1,14 +1,18 @@
 //! A reverse proxy that disturbs: it kills its caller at a chosen call, or does to calls what rules say.
 //!
-//! It stands between the controller and a service (Daytona, or the Kubernetes API), counts the calls, and at one of
-//! them has the caller killed: before the call has reached the service, while the service acts on it, or right after
-//! the answer was read. Calls that a rule ([`crate::faults`]) acts on are answered, cut, held or delayed, before or
-//! after the service has had them. Everything else passes as it is: headers, `Expect`, bodies of any length and those
-//! that never end. Nothing is sent twice and no redirect is followed. Where the service fails, the caller's connection
-//! is cut, so that no answer is of the proxy's making unless a rule asks for one.
+//! It stands between the controller and a service (Daytona, or the Kubernetes API), counts the calls, and asks a meddler
+//! at each what is done at it ([`Deed`]): the caller is killed, before the call has reached the service, while the
+//! service acts on it, or right after the answer was read; the call is answered, cut or late; the events of a watch are
+//! disturbed. Rules ([`crate::faults`]) act on the calls that the meddler leaves alone. Everything else passes as it is:
+//! headers, `Expect`, bodies of any length and those that never end. Nothing is sent twice and no redirect is followed.
+//! Where the service fails, the caller's connection is cut, so that no answer is of the proxy's making unless a rule or
+//! the meddler asks for one.
 
+mod deed;
 mod delivery;
 mod forward;
+mod name;
+mod watch;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,14 +22,14 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::http::Method;
-use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::faults::{Rule, RuleError, RuleReport, Rules};
-use crate::local_daytona::routes;
 
+pub use deed::{Deed, Disturbance, Kill, Meddler};
 pub use forward::Upstream;
+pub use name::{Name, Naming, Routes};
 
 /// Where in the course of a call the caller is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -43,13 +47,32 @@ pub enum Phase {
 pub enum At {
     /// The n-th of all calls, from 1.
     Number(u64),
-    /// The n-th call of a route, from 1: holds also where calls of other routes come in another order.
+    /// The n-th call of a route on an object, from 1: holds also where other calls come in another order.
     Nth {
         /// Method and path with placeholders, such as `POST /api/sandbox`.
         route: String,
-        /// Which of its calls.
+        /// What it is about; empty where nothing is told.
+        object: String,
+        /// Which of these calls.
         nth: u64,
     },
+}
+
+impl At {
+    /// The n-th call of a route whose objects have no names.
+    #[must_use]
+    pub fn nth(route: &str, nth: u64) -> Self {
+        Self::Nth { route: route.to_owned(), object: String::new(), nth }
+    }
+
+    /// Whether it is this call.
+    #[must_use]
+    pub fn is(&self, call: &Call) -> bool {
+        match self {
+            Self::Number(number) => *number == call.number,
+            Self::Nth { route, object, nth } => (route, object, *nth) == (&call.route, &call.object, call.nth),
+        }
+    }
 }
 
 /// One call.
@@ -61,7 +84,9 @@ pub struct Call {
     pub method: Method,
     /// Method and path with placeholders for the ids, as in the local Daytona's call log; a watch ends in `?watch`.
     pub route: String,
-    /// Which call of its route, from 1.
+    /// What it is about, as far as its name tells.
+    pub object: String,
+    /// Which call of its route and object, from 1.
     pub nth: u64,
     /// What the service answered; absent as long as it has not.
     pub status: Option<u16>,
@@ -69,19 +94,21 @@ pub struct Call {
     pub killed: Option<Phase>,
     /// The rule that meddled with it.
     pub rule: Option<u64>,
+    /// Whether the meddler's deed was done to it: the caller is dead, the answer is another, an event was disturbed.
+    pub met: bool,
 }
 
 impl Call {
     /// How to aim at this call in another run.
     #[must_use]
     pub fn at(&self) -> At {
-        At::Nth { route: self.route.clone(), nth: self.nth }
+        At::Nth { route: self.route.clone(), object: self.object.clone(), nth: self.nth }
     }
 }
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "call {} ({}, nth {}, ", self.number, self.route, self.nth)?;
+        write!(f, "call {} ({}, ", self.number, self.at())?;
         match self.status {
             Some(status) => write!(f, "answered {status})")?,
             None => f.write_str("not answered)")?,
@@ -94,7 +121,8 @@ impl fmt::Display for At {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Number(number) => write!(f, "call {number}"),
-            Self::Nth { route, nth } => write!(f, "{route}, nth {nth}"),
+            Self::Nth { route, object, nth } if object.is_empty() => write!(f, "{route}, nth {nth}"),
+            Self::Nth { route, object, nth } => write!(f, "{route}, {object}, nth {nth}"),
         }
     }
 }
@@ -129,14 +157,22 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens on a port of its own on loopback, in front of `upstream`.
+    /// Listens on a port of its own on loopback, in front of `upstream`, and names calls by Daytona's routes.
     ///
     /// # Errors
     /// When there is no port, or the upstream's CA cannot be used.
     pub async fn start(upstream: Upstream) -> Result<Self, Error> {
+        Self::start_naming(upstream, Arc::new(Routes)).await
+    }
+
+    /// As [`Self::start`], with other names for calls.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_naming(upstream: Upstream, naming: Arc<dyn Naming>) -> Result<Self, Error> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let record = Arc::new(Record::default());
+        let record = Arc::new(Record { naming, rules: Rules::default(), state: Mutex::default() });
         let serving = tokio::spawn(forward::serve(listener, upstream.client()?, Arc::clone(&record)));
         Ok(Self { address, record, serving })
     }
@@ -154,7 +190,23 @@ impl Proxy {
         F: Future<Output = ()> + Send + 'static,
     {
         let kill: Kill = Box::new(move || Box::pin(kill()));
-        self.record.state().aim = Some((at, Aim { phase, kill }));
+        self.aim(at, Deed::Kill(phase, kill));
+    }
+
+    /// Has something done at a call, once. Replaces whatever was to be done.
+    pub fn aim(&self, at: At, deed: Deed) {
+        let mut deed = Some(deed);
+        self.meddle(Box::new(move |call| if at.is(call) { deed.take() } else { None }));
+    }
+
+    /// Has what `meddler` says done at each call from now on, in place of whatever was to be done.
+    pub fn meddle(&self, meddler: Meddler) {
+        self.record.state().meddler = Some(meddler);
+    }
+
+    /// Nothing is done at any call any more, save for what rules say.
+    pub fn leave_alone(&self) {
+        self.record.state().meddler = None;
     }
 
     /// Adds a rule; says its number. Modes are the local Daytona's alone.
@@ -191,10 +243,16 @@ impl Proxy {
         self.record.state().calls.iter().find(|call| call.killed.is_some()).cloned()
     }
 
-    /// Whether the aim was reached: the call has come, though the caller may be alive yet.
+    /// Whether a call has come at which the caller is killed, though it may be alive yet.
     #[must_use]
     pub fn reached(&self) -> bool {
         self.record.state().reached
+    }
+
+    /// How many calls the meddler's deeds were done to.
+    #[must_use]
+    pub fn met(&self) -> usize {
+        self.record.state().calls.iter().filter(|call| call.met).count()
     }
 }
 
@@ -204,17 +262,9 @@ impl Drop for Proxy {
     }
 }
 
-type Kill = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>;
-
-/// What happens at a call.
-struct Aim {
-    phase: Phase,
-    kill: Kill,
-}
-
-/// All calls, the rules, and the aim.
-#[derive(Default)]
+/// All calls, the rules, and what else is to be done.
 struct Record {
+    naming: Arc<dyn Naming>,
     rules: Rules,
     state: Mutex<State>,
 }
@@ -222,8 +272,8 @@ struct Record {
 #[derive(Default)]
 struct State {
     calls: Vec<Call>,
-    counts: HashMap<String, u64>,
-    aim: Option<(At, Aim)>,
+    counts: HashMap<(String, String), u64>,
+    meddler: Option<Meddler>,
     reached: bool,
 }
 
@@ -238,23 +288,22 @@ impl Record {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a call; says its number, and the aim if this is the one.
-    fn arrived(&self, method: &Method, path: &str, query: Option<&str>) -> (u64, Option<Aim>) {
+    /// Notes a call; says its number, and what is to be done at it.
+    fn arrived(&self, method: &Method, path: &str, query: Option<&str>, body: &[u8]) -> (u64, Option<Deed>) {
         let watch = query.is_some_and(|query| query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1")));
-        let route = format!("{method} {}{}", routes::name(path).pattern, if watch { "?watch" } else { "" });
+        let Name { route, object } = self.naming.name(method, path, body);
+        let route = format!("{method} {route}{}", if watch { "?watch" } else { "" });
         let mut state = self.state();
-        let count = state.counts.entry(route.clone()).or_default();
+        let count = state.counts.entry((route.clone(), object.clone())).or_default();
         *count += 1;
         let nth = *count;
         let number = u64::try_from(state.calls.len()).unwrap_or(u64::MAX).saturating_add(1);
-        let aimed_at = |at: &At| match at {
-            At::Number(wanted) => *wanted == number,
-            At::Nth { route: wanted, nth: which } => *wanted == route && *which == nth,
-        };
-        let aim = state.aim.take_if(|(at, _)| aimed_at(at)).map(|(_, aim)| aim);
-        state.reached |= aim.is_some();
-        state.calls.push(Call { number, method: method.clone(), route, nth, status: None, killed: None, rule: None });
-        (number, aim)
+        let method = method.clone();
+        let call = Call { number, method, route, object, nth, status: None, killed: None, rule: None, met: false };
+        let deed = state.meddler.as_mut().and_then(|meddler| meddler(&call));
+        state.reached |= matches!(deed, Some(Deed::Kill(..)));
+        state.calls.push(call);
+        (number, deed)
     }
 
     fn answered(&self, number: u64, status: u16) {
@@ -266,11 +315,16 @@ impl Record {
     }
 
     fn killed(&self, number: u64, phase: Phase) {
-        self.change(number, |call| call.killed = Some(phase));
+        self.change(number, |call| (call.killed, call.met) = (Some(phase), true));
+    }
+
+    fn met(&self, number: u64) {
+        self.change(number, |call| call.met = true);
     }
 
     fn change(&self, number: u64, change: impl FnOnce(&mut Call)) {
-        if let Some(call) = self.state().calls.iter_mut().find(|call| call.number == number) {
+        let place = usize::try_from(number.saturating_sub(1)).unwrap_or(usize::MAX);
+        if let Some(call) = self.state().calls.get_mut(place) {
             change(call);
         }
     }

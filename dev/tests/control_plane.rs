@@ -176,7 +176,7 @@ async fn a_proxy_stands_before_it(plane: &ControlPlane) {
     for (nth, phase, name) in kinds {
         let killed = Arc::new(Notify::new());
         let kill = Arc::clone(&killed);
-        let at = At::Nth { route: format!("POST {path}"), nth };
+        let at = At::nth(&format!("POST {path}"), nth);
         proxy.kill_at(at, phase, move || async move { kill.notify_one() });
         let created = ask(Method::POST, "").json(&json!({ "metadata": { "name": name } })).send().await;
         let created = created.map(|answer| answer.status().as_u16()).ok();

@@ -165,7 +165,7 @@ async fn a_call_that_is_held_is_finished_by_the_service_although_its_caller_is_d
 async fn after_means_that_the_caller_has_read_the_whole_answer() {
     let world = World::start().await;
     for (path, length) in [("/large", 8 << 20), ("/empty", 0), ("/headers", 0)] {
-        let at = At::Nth { route: format!("GET {path}"), nth: 1 };
+        let at = At::nth(&format!("GET {path}"), 1);
         let kills = world.aim(at, Phase::After);
         let mut response = world.get(path).send().await.unwrap();
         let mut read = 0;
@@ -203,7 +203,7 @@ async fn a_caller_that_has_not_read_is_not_killed_yet() {
 #[tokio::test]
 async fn calls_are_numbered_and_named_as_in_the_call_log() {
     let world = World::start().await;
-    let kills = world.aim(At::Nth { route: "POST /api/sandbox/{sandbox}/stop".to_owned(), nth: 2 }, Phase::Before);
+    let kills = world.aim(At::nth("POST /api/sandbox/{sandbox}/stop", 2), Phase::Before);
     for path in ["/api/sandbox/a/stop?force=true", "/count"] {
         world.post(path, "").send().await.unwrap();
     }

@@ -4,8 +4,8 @@
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Route {
     pub(crate) pattern: String,
-    pub(super) sandbox: Option<String>,
-    pub(super) session: Option<String>,
+    pub(crate) sandbox: Option<String>,
+    pub(crate) session: Option<String>,
     pub(super) command: Option<String>,
 }
 

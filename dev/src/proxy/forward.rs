@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderName, Request, Response, header};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -18,8 +18,8 @@ use tracing::debug;
 use url::Url;
 
 use super::delivery::{Answer, Delivery, Watched};
-use super::{Aim, Kill, Phase, Record};
-use crate::faults::Cut;
+use super::{Deed, Kill, Phase, Record, watch};
+use crate::faults::{Cut, Fault, When};
 
 /// A call that is held back by the service on purpose is taken to be with it after so long; any other answers sooner.
 const WITH_THE_SERVICE: Duration = Duration::from_millis(200);
@@ -105,19 +105,69 @@ async fn answer(
     record: Arc<Record>,
     delivery: Arc<Delivery>,
 ) -> Result<Response<Answer>, Cut> {
-    let (number, aim) = record.arrived(request.method(), request.uri().path(), request.uri().query());
+    let (request, read) = if record.naming.reads_body(request.method(), request.uri().path()) {
+        let (parts, body) = request.into_parts();
+        let bytes = body.collect().await.map_err(|_| Cut)?.to_bytes();
+        (Request::from_parts(parts, Either::Right(Full::new(bytes.clone()))), bytes)
+    } else {
+        (request.map(Either::Left), Bytes::new())
+    };
+    let (number, deed) = record.arrived(request.method(), request.uri().path(), request.uri().query(), &read);
     let note = move |response: &reqwest::Response, record: &Record| record.answered(number, response.status().as_u16());
-    let Some(Aim { phase, kill }) = aim else {
-        let (request, fault) = record.rules.meet(request).await?;
-        let passed = async {
+    let own = |answer: Response<Bytes>| answer.map(|body| Answer::new(Body::from(body), None));
+    let (phase, kill) = match deed {
+        Some(Deed::Kill(phase, kill)) => (phase, kill),
+        Some(Deed::Act(when, action)) => {
+            record.met(number);
+            let passed = async {
+                let response = service.forward(request.map(Body::wrap)).await?;
+                note(&response, &record);
+                Ok(pass_on(response, None))
+            };
+            return Fault { rule: 0, when, action }.around(passed, own).await;
+        }
+        Some(Deed::Late(when, by)) => {
+            record.met(number);
+            let request = whole(request).await?;
+            let (answered, answer) = tokio::sync::oneshot::channel();
+            tokio::spawn(async move {
+                if when == When::Before {
+                    tokio::time::sleep(by).await;
+                }
+                let response = service.forward(request.map(Body::wrap)).await;
+                if let Ok(response) = &response {
+                    note(response, &record);
+                }
+                if when == When::After {
+                    tokio::time::sleep(by).await;
+                }
+                if let Err(Ok(unheard)) = answered.send(response) {
+                    finish(unheard).await;
+                }
+            });
+            return Ok(pass_on(answer.await.map_err(|_| Cut)??, None));
+        }
+        Some(Deed::Watch(disturbance)) => {
             let response = service.forward(request.map(Body::wrap)).await?;
             note(&response, &record);
-            Ok(pass_on(response, None))
-        };
-        let Some(fault) = fault else { return passed.await };
-        record.meddled(number, fault.rule);
-        let own = |answer: Response<Bytes>| answer.map(|body| Answer::new(Body::from(body), None));
-        return fault.around(passed, own).await;
+            let (status, mut headers) = (response.status(), response.headers().clone());
+            strip(&mut headers);
+            let body = watch::disturbed(response, disturbance, record, number);
+            let mut answer = Response::new(Answer::new(body, None));
+            (*answer.status_mut(), *answer.headers_mut()) = (status, headers);
+            return Ok(answer);
+        }
+        None => {
+            let (request, fault) = record.rules.meet(request).await?;
+            let passed = async {
+                let response = service.forward(request.map(Body::wrap)).await?;
+                note(&response, &record);
+                Ok(pass_on(response, None))
+            };
+            let Some(fault) = fault else { return passed.await };
+            record.meddled(number, fault.rule);
+            return fault.around(passed, own).await;
+        }
     };
     match phase {
         Phase::Before => {
@@ -126,10 +176,7 @@ async fn answer(
             Err(Cut)
         }
         Phase::During => {
-            // Whole, so that the service gets it whole although the caller dies.
-            let (parts, body) = request.into_parts();
-            let bytes = body.collect().await.map_err(|_| Cut)?.to_bytes();
-            let request = Request::from_parts(parts, http_body_util::Full::new(bytes).map_err(|never| match never {}));
+            let request = whole(request).await?;
             let (answered, answer) = tokio::sync::oneshot::channel();
             let noted = Arc::clone(&record);
             tokio::spawn(async move {
@@ -138,9 +185,8 @@ async fn answer(
                     note(response, &noted);
                 }
                 let _ = answered.send(());
-                // The service may finish, whatever it has to say.
-                if let Ok(mut response) = response {
-                    while let Ok(Some(_)) = response.chunk().await {}
+                if let Ok(response) = response {
+                    finish(response).await;
                 }
             });
             let _ = tokio::time::timeout(WITH_THE_SERVICE, answer).await;
@@ -154,6 +200,21 @@ async fn answer(
             Ok(pass_on(response, Some(delivery)))
         }
     }
+}
+
+/// Read whole, so that the service gets it whole although the caller leaves.
+async fn whole<B>(request: Request<B>) -> Result<Request<Full<Bytes>>, Cut>
+where
+    B: hyper::body::Body<Data = Bytes>,
+{
+    let (parts, body) = request.into_parts();
+    let bytes = body.collect().await.map_err(|_| Cut)?.to_bytes();
+    Ok(Request::from_parts(parts, Full::new(bytes)))
+}
+
+/// The service may finish, whatever it has to say.
+async fn finish(mut response: reqwest::Response) {
+    while let Ok(Some(_)) = response.chunk().await {}
 }
 
 fn killing(record: Arc<Record>, number: u64, phase: Phase, kill: Kill) -> JoinHandle<()> {

@@ -1,0 +1,174 @@
+//! One run of a scenario: undisturbed, or with one fault.
+
+use std::fmt::{self, Write as _};
+
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
+
+use super::fault::{Fault, Side, watched};
+use super::hands::{Hands, LIMIT};
+use super::names::Names;
+use super::oracle::{self, Before, Finding, Told, Wrong};
+use super::scenario::Scenario;
+use super::world::{Between, Trouble, World, trouble};
+use crate::proxy::{At, Call, Deed, Kill, Proxy};
+use crate::{supervise, wait};
+
+/// Of the controllers' log so many lines are kept of a run that went wrong, each no longer than this.
+const LINES: usize = 200;
+const WIDTH: usize = 400;
+
+/// Where a fault is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// A call.
+    Call(Side, At),
+    /// All watches of a kind of object, such as `sandboxleases`.
+    Watches(String),
+}
+
+/// A pair of a fault and where it is, in a scenario.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Pair {
+    /// What is gone through.
+    pub scenario: Scenario,
+    /// Where something is done.
+    pub target: Target,
+    /// What is done.
+    pub fault: Fault,
+}
+
+impl fmt::Display for Pair {
+    /// Its name in reports and state files: the same in every run.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.target {
+            Target::Call(side, at) => write!(f, "{}: {side}: {at}: {}", self.scenario, self.fault),
+            Target::Watches(kind) => write!(f, "{}: watch of {kind}: {}", self.scenario, self.fault),
+        }
+    }
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// How things stood before all was deleted; null when the run did not get there.
+    pub standing: Value,
+    /// What was wrong.
+    pub findings: Vec<Finding>,
+    /// Whether the fault was there.
+    pub fired: bool,
+    /// The calls to either service.
+    pub calls: Vec<(Side, Call)>,
+    /// The calls and the end of the controllers' log, for a person.
+    pub account: String,
+}
+
+/// Goes through a scenario, with a fault if there is one. `expected`: how things stand in the undisturbed run.
+///
+/// # Errors
+/// When the surroundings fail: then nothing is known of the controller.
+pub async fn run(
+    world: &World,
+    scenario: Scenario,
+    fault: Option<(&Target, Fault)>,
+    expected: Option<&Value>,
+) -> Result<Outcome, Trouble> {
+    let names = Names::new().map_err(trouble)?;
+    let before = Before::see(world).await?;
+    let between = world.between(&names).await?;
+    let (reach, mut reached) = mpsc::channel(1);
+    if let Some((target, fault)) = fault {
+        aim(&between, target, fault, &reach);
+    }
+    let hands = Hands::new(world, &between, names);
+    let mut controller = between.controller()?;
+    let keep = async {
+        while let Some(dead) = reached.recv().await {
+            controller.kill().await.map_err(trouble)?;
+            drop::<oneshot::Sender<()>>(dead);
+            controller = between.controller()?;
+        }
+        Err::<Value, Trouble>("nobody can be told of a kill".to_owned())
+    };
+    let go = async {
+        let standing = scenario.go(&hands).await?;
+        // The very last call: its caller may be about to be killed.
+        let settled = async || {
+            let proxies = [&between.daytona, &between.kubernetes];
+            proxies.iter().all(|proxy| !proxy.reached() || proxy.killed().is_some()).then_some(())
+        };
+        wait::until("the controller's end", LIMIT, settled).await.map_err(trouble)?;
+        Ok(standing)
+    };
+    let ended = tokio::select! { ended = keep => ended, ended = go => ended };
+    // Whatever is done now is part of the run: the controller is there until all is cleared away.
+    let told = Told::of(&hands.follow.state(), hands.expected());
+    let mut findings = Vec::new();
+    match &ended {
+        Ok(standing) => {
+            findings.extend(oracle::all(world, &before, scenario.ends_namespace(), &hands.written(), &told).await?);
+            if let Some(expected) = expected
+                && standing != expected
+            {
+                let text = format!("before the deletion there was {standing}, and undisturbed {expected}");
+                findings.push(Finding::new(Wrong::Failure, text));
+            }
+        }
+        Err(text) => {
+            findings.push(Finding::new(Wrong::Failure, text));
+            let twice = oracle::scripts(&hands.written(), &told.commands);
+            findings.extend(twice.into_iter().filter(|finding| finding.wrong == Wrong::DoubleRun));
+            findings.extend(oracle::outcomes(&hands.written(), &told.statuses));
+        }
+    }
+    controller.kill().await.map_err(trouble)?;
+    let of = |side, proxy: &Proxy| proxy.calls().into_iter().map(move |call| (side, call));
+    let calls: Vec<_> = of(Side::Daytona, &between.daytona).chain(of(Side::Kubernetes, &between.kubernetes)).collect();
+    let account = account(&calls, &between, &hands.written());
+    let fired = between.daytona.met() + between.kubernetes.met() > 0;
+    Ok(Outcome { standing: ended.unwrap_or_default(), findings, fired, calls, account })
+}
+
+fn aim(between: &Between, target: &Target, fault: Fault, reach: &mpsc::Sender<oneshot::Sender<()>>) {
+    match target {
+        Target::Call(side, at) => {
+            let proxy = match side {
+                Side::Daytona => &between.daytona,
+                Side::Kubernetes => &between.kubernetes,
+            };
+            proxy.aim(at.clone(), fault.deed(*side, || killer(reach)));
+        }
+        Target::Watches(kind) => {
+            let (kind, Fault::Watch(disturbance)) = (kind.clone(), fault) else { return };
+            between
+                .kubernetes
+                .meddle(Box::new(move |call| (watched(call) == Some(&kind)).then_some(Deed::Watch(disturbance))));
+        }
+    }
+}
+
+/// Has the controller killed by whoever keeps it, and waits until it is dead.
+pub(super) fn killer(reach: &mpsc::Sender<oneshot::Sender<()>>) -> Kill {
+    let reach = reach.clone();
+    Box::new(move || {
+        Box::pin(async move {
+            let (dead, is_dead) = oneshot::channel();
+            let _ = reach.send(dead).await;
+            // Its sender is dropped when the controller is dead.
+            let _ = is_dead.await;
+        })
+    })
+}
+
+fn account(calls: &[(Side, Call)], between: &Between, written: &str) -> String {
+    let mut text = String::from("calls:\n");
+    for (side, call) in calls {
+        let _ = writeln!(text, "  {side} {call}");
+    }
+    let _ = writeln!(text, "scripts:\n{written}end of the controllers' log:");
+    for line in supervise::log_tail(&between.log, LINES).lines() {
+        text.extend(line.chars().take(WIDTH));
+        text.push('\n');
+    }
+    text
+}

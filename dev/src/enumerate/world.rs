@@ -1,0 +1,242 @@
+//! What a run stands on: a namespace, a local Daytona, and a controller behind two proxies.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
+use kube::api::{Api, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use reqwest::Method;
+use serde_json::{Value, json};
+use url::Url;
+
+use super::names::{Names, ToDaytona, ToKubernetes};
+use crate::cluster::{Cluster, write_kubeconfig};
+use crate::install::{Release, workspace};
+use crate::local_daytona::{Launch, LocalDaytona, Settings};
+use crate::proxy::{Proxy, Upstream};
+use crate::supervise::Supervised;
+
+/// How long the controller waits for an answer, of either service.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long the controller has a call held that waits for a command's end.
+pub const COMMAND_HOLD: Duration = Duration::from_secs(2);
+
+/// The key that the local Daytona accepts.
+const KEY: &str = "dtn_0123456789abcdef-the-key-of-the-enumeration";
+/// What stands beside and belongs to somebody else: a sandbox, a `ConfigMap` and a Secret of this name.
+pub const FOREIGN: &str = "foreign";
+
+static WORLDS: AtomicU32 = AtomicU32::new(0);
+
+/// Where worlds are made: a cluster with the CRDs in it, and the two programs.
+#[derive(Clone)]
+pub struct Ground {
+    cluster: Cluster,
+    /// The cluster's admin.
+    pub(super) client: Client,
+    controller: PathBuf,
+    daytona: PathBuf,
+    scratch: PathBuf,
+}
+
+/// A thing that did not go as it should, for a person.
+pub type Trouble = String;
+
+/// As [`Trouble`].
+pub(super) fn trouble(error: impl fmt::Display) -> Trouble {
+    error.to_string()
+}
+
+impl Ground {
+    /// On a cluster with the CRDs installed, as the admin of this kubeconfig. Files go below `scratch`.
+    ///
+    /// # Errors
+    /// When the kubeconfig cannot be used.
+    pub async fn new(
+        cluster: Cluster,
+        kubeconfig: &Path,
+        programs: [PathBuf; 2],
+        scratch: &Path,
+    ) -> Result<Self, Trouble> {
+        let kubeconfig = Kubeconfig::read_from(kubeconfig).map_err(trouble)?;
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+        let client = Client::try_from(config.map_err(trouble)?).map_err(trouble)?;
+        let [controller, daytona] = programs;
+        Ok(Self { cluster, client, controller, daytona, scratch: scratch.to_owned() })
+    }
+}
+
+/// A namespace with its own local Daytona. One run after the other can be made in it, as long as each leaves it clean.
+pub struct World {
+    pub(super) client: Client,
+    /// The namespace that the controller watches.
+    pub namespace: String,
+    /// The one in which it would live itself.
+    pub(super) home: String,
+    pub(super) daytona: LocalDaytona,
+    /// The sandbox of somebody else, as it was made.
+    pub(super) foreign: String,
+    pub(super) directory: tempfile::TempDir,
+    kubeconfig: Value,
+    server: Url,
+    authority: Vec<u8>,
+    controller: PathBuf,
+    runs: AtomicU32,
+    _daytona: Supervised,
+}
+
+impl World {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// When something of it does not start.
+    pub async fn new(ground: &Ground) -> Result<Self, Trouble> {
+        let namespace = format!("w{}", WORLDS.fetch_add(1, Ordering::Relaxed));
+        let home = format!("{namespace}-controller");
+        let directory = tempfile::tempdir_in(&ground.scratch).map_err(trouble)?;
+        let mut launch =
+            Launch::new(&ground.daytona, &directory.path().join("daytona"), KEY, &directory.path().join("ready"));
+        launch.session_grace = Some(Duration::from_millis(500));
+        let (service, daytona) = launch.start(&directory.path().join("daytona.log")).await.map_err(trouble)?;
+        for name in [&namespace, &home] {
+            let object = Namespace { metadata: named(name), ..Namespace::default() };
+            Api::all(ground.client.clone()).create(&PostParams::default(), &object).await.map_err(trouble)?;
+        }
+        let foreign = foreign(&daytona).await?;
+        let release = Release {
+            chart: &workspace().join("charts/daytona-controller"),
+            name: &namespace,
+            namespace: &home,
+            values: json!({ "watchNamespaces": [namespace] }),
+        };
+        let kubeconfig = release.install(&ground.cluster).await.map_err(trouble)?;
+        let kubeconfig = std::fs::read_to_string(kubeconfig).map_err(trouble)?;
+        let kubeconfig: Value = serde_saphyr::from_str(&kubeconfig).map_err(trouble)?;
+        let of_cluster = |field: &str| {
+            let value = kubeconfig.pointer(&format!("/clusters/0/cluster/{field}"));
+            value.and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        let (server, authority) =
+            (of_cluster("server").parse().map_err(trouble)?, of_cluster("certificate-authority-data"));
+        let authority = base64(&authority)?;
+        let world = Self {
+            client: ground.client.clone(),
+            namespace,
+            home,
+            daytona,
+            foreign,
+            directory,
+            server,
+            authority,
+            kubeconfig,
+            controller: ground.controller.clone(),
+            runs: AtomicU32::new(0),
+            _daytona: service,
+        };
+        world.furnish().await?;
+        Ok(world)
+    }
+
+    /// The Secret with the key, and what belongs to somebody else.
+    async fn furnish(&self) -> Result<(), Trouble> {
+        let (secrets, maps) = (Api::<Secret>::namespaced(self.client.clone(), &self.namespace), self.config_maps());
+        let secret = |name, value: &str| Secret {
+            metadata: named(name),
+            string_data: Some([("api-key".to_owned(), value.to_owned())].into()),
+            ..Secret::default()
+        };
+        for secret in [secret("daytona", KEY), secret(FOREIGN, "somebody else's")] {
+            secrets.create(&PostParams::default(), &secret).await.map_err(trouble)?;
+        }
+        let map = ConfigMap { metadata: named(FOREIGN), ..ConfigMap::default() };
+        maps.create(&PostParams::default(), &map).await.map_err(trouble)?;
+        Ok(())
+    }
+
+    pub(super) fn config_maps(&self) -> Api<ConfigMap> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Puts two proxies before the services, for one run.
+    ///
+    /// # Errors
+    /// When there is no port.
+    pub async fn between(&self, names: &Arc<Names>) -> Result<Between, Trouble> {
+        let origin = self.daytona.base_url().trim_end_matches("/api").parse().map_err(trouble)?;
+        let daytona = Proxy::start_naming(Upstream::new(origin), Arc::new(ToDaytona(Arc::clone(names))));
+        let daytona = daytona.await.map_err(trouble)?;
+        let toolbox_url = Some(format!("{}/toolbox", daytona.url()));
+        self.daytona.set(Settings { toolbox_url, ..Settings::default() }).await.map_err(trouble)?;
+        let upstream = Upstream { url: self.server.clone(), ca_pem: Some(self.authority.clone()) };
+        let kubernetes = Proxy::start_naming(upstream, Arc::new(ToKubernetes(Arc::clone(names))));
+        let kubernetes = kubernetes.await.map_err(trouble)?;
+        let number = self.runs.fetch_add(1, Ordering::Relaxed);
+        let file = |kind: &str| self.directory.path().join(format!("{number}.{kind}"));
+        let user = self.kubeconfig.pointer("/users/0/user").cloned().unwrap_or_default();
+        write_kubeconfig(&file("kubeconfig"), &json!({ "server": kubernetes.url() }), &user).map_err(trouble)?;
+        let mut command = Command::new(&self.controller);
+        command
+            .arg("run")
+            .args(["--busy-poll=100ms", "--lease-poll=1s", "--absence-grace=1s", "--gauge-interval=10s"])
+            .args(["--command-poll=2s", "--drain-timeout=20s", "--health-addr=127.0.0.1:0"])
+            .arg(format!("--request-timeout={}s", REQUEST_TIMEOUT.as_secs()))
+            .arg(format!("--kubernetes-timeout={}s", REQUEST_TIMEOUT.as_secs()))
+            .arg(format!("--command-hold={}s", COMMAND_HOLD.as_secs()))
+            .args(["--watch-namespace", &self.namespace])
+            .arg(format!("--daytona-api-url={}/api", daytona.url()))
+            .env("KUBECONFIG", file("kubeconfig"))
+            .env("RUST_LOG", "info,daytona_controller=debug")
+            .env_remove("DAYTONA_API_KEY");
+        Ok(Between { daytona, kubernetes, command, log: file("log"), scripts: file("scripts") })
+    }
+}
+
+/// The controller's surroundings in one run: what stands between it and the world.
+pub struct Between {
+    /// Before Daytona.
+    pub daytona: Proxy,
+    /// Before the Kubernetes API.
+    pub kubernetes: Proxy,
+    command: Command,
+    /// The controllers' log.
+    pub log: PathBuf,
+    /// Where scripts write down that they ran, outside of any sandbox.
+    pub scripts: PathBuf,
+}
+
+impl Between {
+    /// Starts a controller.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn controller(&self) -> Result<Supervised, Trouble> {
+        Supervised::spawn(&self.command, &self.log).map_err(trouble)
+    }
+}
+
+fn named(name: &str) -> kube::api::ObjectMeta {
+    kube::api::ObjectMeta { name: Some(name.to_owned()), ..kube::api::ObjectMeta::default() }
+}
+
+fn base64(text: &str) -> Result<Vec<u8>, Trouble> {
+    let bytes: k8s_openapi::ByteString = serde_json::from_value(Value::from(text)).map_err(trouble)?;
+    Ok(bytes.0)
+}
+
+/// A sandbox that is not ours, and never sleeps.
+async fn foreign(daytona: &LocalDaytona) -> Result<String, Trouble> {
+    let body = json!({
+        "name": FOREIGN, "labels": { "team": FOREIGN }, "autoStopInterval": 0, "autoDeleteInterval": -1,
+    });
+    let call = reqwest::Client::builder().no_proxy().build().map_err(trouble)?;
+    let call = call.request(Method::POST, format!("{}/sandbox", daytona.base_url())).bearer_auth(KEY).json(&body);
+    let made: Value = call.send().await.map_err(trouble)?.json().await.map_err(trouble)?;
+    let id = made.get("id").and_then(Value::as_str);
+    id.map(str::to_owned).ok_or_else(|| format!("no foreign sandbox was made: {made}"))
+}
