@@ -39,6 +39,8 @@ pub const CONTROLLER_KEY_LABEL: &str = "daytona-controller.dev/controller-key";
 pub const COMMAND_UID_LABEL: &str = "daytona-controller.dev/command-uid";
 /// Annotation on a stored log: its size in bytes, which counts against the namespace's budget.
 pub const LOG_BYTES: &str = "daytona-controller.dev/log-bytes";
+/// Annotation on a lease that ends: the id of its sandbox, or its name while no id is known. Lets it go without proof.
+pub const ABANDON: &str = "daytona-controller.dev/abandon";
 /// Flux's "reconcile now" annotation; its value is echoed in `status.lastHandledReconcileAt`.
 pub const REQUESTED_AT: &str = "reconcile.fluxcd.io/requestedAt";
 

@@ -10,7 +10,7 @@ use kube::{
 use super::{
     board::{Handle, Standing, Suspicion},
     change::change,
-    context::{Context, RECONCILE_LIMIT},
+    context::{Context, RECONCILE_LIMIT, reference},
     error::Error,
     files,
     observe::{Seen, observe, workspace},
@@ -61,7 +61,11 @@ pub(super) async fn reconcile(lease: Arc<SandboxLease>, ctx: Arc<Context>) -> Re
     let uid = lease.uid().unwrap_or_default();
     ctx.listed().await;
     // After a signal nothing new is begun.
-    let turn = tokio::time::timeout(RECONCILE_LIMIT, ctx.lease_turns.take(&lease));
+    let turn = async {
+        // Nobody is asked about what is abandoned, so a Daytona that hangs must not hold it up.
+        if plan::is_abandoned(&lease) { None } else { ctx.lease_turns.take(&lease).await }
+    };
+    let turn = tokio::time::timeout(RECONCILE_LIMIT, turn);
     let _turn = match ctx.stop.run_until_cancelled(turn).await {
         Some(Ok(turn)) => turn,
         // Those of a Daytona that hangs must not take all places among the reconciles, nor wait long when it is back.
@@ -171,7 +175,10 @@ async fn act(lease: &SandboxLease, plan: &Plan, seen: &Seen, ctx: &Context) -> R
         Step::AddFinalizer => {
             return Ok(finalizer::add(&api, lease, LEASE_FINALIZER).await?.map_or(Next::Gone, Next::now));
         }
-        Step::RemoveFinalizer => {
+        Step::RemoveFinalizer | Step::Abandon => {
+            if plan.step == Step::Abandon {
+                tell_orphan(lease, ctx);
+            }
             let left = finalizer::remove(&api, lease, LEASE_FINALIZER).await?;
             ctx.board.forget(&lease.uid().unwrap_or_default());
             ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any(), true);
@@ -200,6 +207,19 @@ async fn act(lease: &SandboxLease, plan: &Plan, seen: &Seen, ctx: &Context) -> R
         },
         (None, _) => Ok(Next::After(plan.again)),
     }
+}
+
+/// Tells what a lease that was abandoned may leave behind, before nobody knows it any more.
+fn tell_orphan(lease: &SandboxLease, ctx: &Context) {
+    let orphan = plan::orphan(lease).unwrap_or_default();
+    let connection = lease.status.as_ref().and_then(|status| status.connection.as_ref());
+    let api_url = connection.map_or("", |connection| connection.api_url.as_str());
+    tracing::warn!(sandbox = %orphan, api_url, "abandoned: the lease is let go without proof that its sandbox is gone");
+    let note = format!(
+        "the lease was let go without proof, as its annotation asked: sandbox {orphan} at {api_url} may be left, and cost \
+         money until somebody deletes it"
+    );
+    ctx.events.publish(reference(lease), true, true, ("Abandoned", "Reconcile", &note));
 }
 
 /// The steps that go through the sandbox's toolbox.

@@ -17,7 +17,10 @@ use crate::{
     plan::{
         command::due,
         files::Files,
-        lease::{Credentials, Observed, Remote, Session, adopts, is_ending, is_ours, own_name, reuse_key, reuse_name},
+        lease::{
+            Credentials, Observed, Remote, Session, adopts, is_abandoned, is_ending, is_ours, own_name, reuse_key,
+            reuse_name,
+        },
         queue,
     },
     shell::Workspace,
@@ -49,7 +52,7 @@ impl Seen {
 pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
     let uid = lease.uid().unwrap_or_default();
     // Nothing is asked about what was let go.
-    let over = is_ending(lease) && !lease.finalizers().iter().any(|f| f == LEASE_FINALIZER);
+    let over = is_abandoned(lease) || (is_ending(lease) && !lease.finalizers().iter().any(|f| f == LEASE_FINALIZER));
     let (mut credentials, mut client) =
         if over { (Credentials::Unknown(String::new()), None) } else { credentials::resolve(lease, ctx).await };
     let name = name(lease, ctx).await.unwrap_or_else(|error| {

@@ -19,6 +19,7 @@ use crate::{
 };
 
 pub use super::{
+    abandon::{is_abandoned, orphan},
     claim::{adopts, is_ours, own_name, released, reuse_key, reuse_name},
     expiry::{expiry, is_ending, is_expired},
     lease_seen::{Credentials, Intervals, Observed, Remote, Session, Step, session_id},
@@ -82,6 +83,7 @@ fn expired_for_good(lease: &SandboxLease) -> String {
     let sandbox = lease.status.as_ref().and_then(|s| s.sandbox.as_ref());
     let became = match sandbox.map(|sandbox| (sandbox.id.as_deref(), sandbox.state.as_deref())) {
         None | Some((None, _)) => "it had no sandbox".to_owned(),
+        Some(_) if is_abandoned(lease) => "it was let go without proof, as its annotation asked".to_owned(),
         Some((Some(id), Some("destroyed"))) => format!("its sandbox {id} was deleted"),
         Some((Some(id), state)) => {
             let policy = lease.spec.reclaim_policy;

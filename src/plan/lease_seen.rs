@@ -104,6 +104,8 @@ pub enum Step {
     AddFinalizer,
     /// Take the finalizer off.
     RemoveFinalizer,
+    /// Take the finalizer off without proof, as a person asked, and tell what may be left behind.
+    Abandon,
     /// Nothing but write the status, then decide again at once.
     Record,
     /// Create the sandbox of the recorded name.

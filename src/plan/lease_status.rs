@@ -5,6 +5,7 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt;
 
 use super::{
+    abandon::WayOut,
     expiry::is_ending,
     files::Filed,
     lease_failure::refusal,
@@ -42,6 +43,7 @@ pub struct Told {
     session_ready: Option<Said>,
     pub(super) stalled: bool,
     blocked: Option<(Reason, String)>,
+    way_out: WayOut,
 }
 
 impl Told {
@@ -76,6 +78,7 @@ impl Told {
             session_ready: None,
             stalled: false,
             blocked: None,
+            way_out: WayOut::of(lease),
         }
     }
 
@@ -183,9 +186,10 @@ impl Told {
     /// The lease is going.
     pub(super) fn deleting(&mut self, message: &str) {
         let reason = if self.expired_time.is_some() { Reason::Expired } else { Reason::Deleting };
-        self.waiting(reason, message);
-        self.sandbox_ready = Some((Truth::False, reason, message.to_owned()));
-        self.session_ready = Some((Truth::False, reason, message.to_owned()));
+        let message = self.way_out.beside(message);
+        self.waiting(reason, &message);
+        self.sandbox_ready = Some((Truth::False, reason, message.clone()));
+        self.session_ready = Some((Truth::False, reason, message));
     }
 
     /// Daytona has said that the sandbox is gone.
@@ -198,7 +202,7 @@ impl Told {
     /// The lease cannot go.
     pub(super) fn blocked(&mut self, reason: Reason, message: &str) {
         self.deleting(message);
-        self.blocked = Some((reason, message.to_owned()));
+        self.blocked = Some((reason, self.way_out.after(message)));
     }
 
     /// A call that the release needs failed.

@@ -1,6 +1,7 @@
 //! Decisions. Pure: no async, no client, and the time is passed in. What is not known is a value of its own, and
 //! nothing is created, deleted or let go on the strength of it.
 
+mod abandon;
 pub mod backoff;
 mod claim;
 pub mod command;

@@ -1,8 +1,10 @@
-//! A lease lets go: commands, session, sandbox, finalizer, each only when the one before is proved gone.
+//! A lease lets go: commands, session, sandbox, finalizer, each only when the one before is proved gone, unless a person
+//! abandons what may be left.
 
 use std::time::Duration;
 
 use super::{
+    abandon::is_abandoned,
     claim::{adopts, is_released, reuse_key},
     lease_failure::{MISMATCH, failure, stuck},
     lease_seen::{Credentials, Intervals, Observed, Remote, Session, Step, pace},
@@ -22,6 +24,9 @@ pub(super) fn release(
     told: &mut Told,
 ) -> (Step, Duration) {
     told.deleting("letting go");
+    if is_abandoned(lease) {
+        return (Step::Abandon, Duration::ZERO);
+    }
     let wait = (Step::Rest, pace(observed, intervals));
     let Some(recorded) = lease.status.as_ref().and_then(|s| s.sandbox.as_ref()) else {
         // Nothing was ever intended, so nothing can be there, unless somebody wiped the status: the finalizer is not put

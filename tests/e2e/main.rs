@@ -9,6 +9,7 @@
 )]
 
 mod apiserver;
+mod abandon;
 mod cancel;
 mod chart;
 mod commands;

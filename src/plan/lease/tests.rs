@@ -10,6 +10,7 @@ use crate::{
     daytona::{Class, Error, Setting},
 };
 
+mod abandoned;
 mod ending;
 mod kept;
 
