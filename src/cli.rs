@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
-    config::{Config, ControllerKeyFor, InvalidEndpoint, parse_endpoints},
+    config::{Config, ControllerKeyFor, CredentialEscrow, InvalidEndpoint, parse_endpoints},
     daytona::{Key, Timeouts},
     plan::lease::Intervals,
 };
@@ -64,9 +64,20 @@ pub struct Run {
     #[arg(long, default_value = "15s", value_name = "DURATION", value_parser = lease_duration)]
     pub leader_elect_lease_duration: Duration,
 
-    /// The controller's own namespace, where that Lease is. Left out: that of its service account, or of the kubeconfig.
+    /// The controller's own namespace, where that Lease is, and copies of keys are kept. Left out: that of its service
+    /// account, or of the kubeconfig.
     #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE")]
     pub own_namespace: Option<String>,
+
+    /// Whether a copy of each Daytona key that leases use is kept in the controller's own namespace, so that they can be
+    /// let go when their namespace, and the Secret with it, is being deleted.
+    #[arg(long, value_enum, default_value_t = CredentialEscrow::Enabled, ignore_case = true)]
+    pub credential_escrow: CredentialEscrow,
+
+    /// What this cluster is called on its sandboxes, so that no other cluster takes them for its own. Left out: the UID of
+    /// the namespace kube-system. Never to be changed while there are leases.
+    #[arg(long, value_name = "ID", value_parser = cluster_id)]
+    pub cluster_id: Option<String>,
 
     /// Where /livez and /readyz are served.
     #[arg(long, default_value = "0.0.0.0:8080")]
@@ -161,6 +172,9 @@ impl Run {
             allowed,
             key: key.filter(|k| !k.is_empty()).map(Key::new).transpose().map_err(Invalid::Key)?,
             key_for: self.controller_key_for,
+            own_namespace: self.own_namespace.clone().unwrap_or_default(),
+            credential_escrow: self.credential_escrow,
+            cluster_id: self.cluster_id.clone(),
             intervals: Intervals {
                 idle: self.lease_poll,
                 busy: self.busy_poll,
@@ -187,6 +201,13 @@ impl Run {
 /// `15m`, `1h30m`, `500ms`; at least ten milliseconds, for what is done all the time.
 fn duration(text: &str) -> Result<Duration, String> {
     at_least(Duration::from_millis(10), text)
+}
+
+/// What stands on sandboxes in a label, and is searched for there.
+fn cluster_id(text: &str) -> Result<String, String> {
+    let fits =
+        (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+    if fits { Ok(text.to_owned()) } else { Err("write 1 to 128 letters, digits, '-', '_' or '.'".to_owned()) }
 }
 
 /// A number of bytes, or of Ki, Mi or Gi.

@@ -21,6 +21,16 @@ pub enum ControllerKeyFor {
     None,
 }
 
+/// Whether copies of Daytona keys are kept in the controller's own namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "PascalCase")]
+pub enum CredentialEscrow {
+    /// They are, so that a lease can be let go whose namespace is being deleted.
+    Enabled,
+    /// They are not.
+    Disabled,
+}
+
 /// What the controller runs with.
 #[derive(Debug)]
 pub struct Config {
@@ -30,6 +40,12 @@ pub struct Config {
     pub key: Option<Key>,
     /// Who may use it.
     pub key_for: ControllerKeyFor,
+    /// The controller's own namespace.
+    pub own_namespace: String,
+    /// Whether copies of keys are kept in it.
+    pub credential_escrow: CredentialEscrow,
+    /// What the cluster is called on its sandboxes; `None`: the UID of its namespace `kube-system`.
+    pub cluster_id: Option<String>,
     /// How often leases are looked at.
     pub intervals: Intervals,
     /// How long a wait for a command's end is held by one call.

@@ -61,9 +61,13 @@ pub enum Error {
 /// When it cannot start, its server fails, or it no longer leads.
 pub async fn run(arguments: &cli::Run) -> Result<(), Error> {
     let key = std::env::var("DAYTONA_API_KEY").ok();
-    let config = Arc::new(arguments.config(key.as_deref())?);
+    let mut config = arguments.config(key.as_deref())?;
     let leadership = if arguments.leader_elect { Leadership::of_several() } else { Leadership::of_one() };
     let client = kube_client(leadership.clone(), arguments.kubernetes_timeout).await?;
+    if config.own_namespace.is_empty() {
+        client.default_namespace().clone_into(&mut config.own_namespace);
+    }
+    let config = Arc::new(config);
     let clients = Arc::new(Clients::new(config.timeouts, leadership.clone()));
 
     let stop = CancellationToken::new();

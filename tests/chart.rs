@@ -54,12 +54,15 @@ const RIGHTS: [(&str, &str, &str, &str); 22] = [
 ];
 
 /// The same in the controller's own namespace; whether of one object by its name.
-const OWN_RIGHTS: [(&str, &str, &str, &str, bool); 5] = [
+const OWN_RIGHTS: [(&str, &str, &str, &str, bool); 8] = [
     ("coordination.k8s.io", "leases", "get", "src/leader.rs", true),
     ("coordination.k8s.io", "leases", "list", "src/leader.rs: of one by its name, to watch it", true),
     ("coordination.k8s.io", "leases", "watch", "src/leader.rs: to hear that the leader has left", true),
     ("coordination.k8s.io", "leases", "update", "src/leader.rs: with the resourceVersion that was seen", true),
     ("coordination.k8s.io", "leases", "create", "src/leader.rs", false),
+    ("", "secrets", "list", "src/cluster/escrow.rs", false),
+    ("", "secrets", "create", "src/cluster/escrow.rs", false),
+    ("", "secrets", "delete", "src/cluster/escrow.rs: a copy that no lease needs any more", false),
 ];
 
 const NAMESPACE: &str = "system";
@@ -122,6 +125,7 @@ fn everything() -> Value {
         "allowApiUrls": ["https://other.example/api", "http://127.0.0.1:3000/api=http://127.0.0.1:4000,http://127.0.0.1:4001"],
         "credential": { "existingSecret": { "name": "daytona", "key": "token" } },
         "controllerKeyFor": "All",
+        "credentialEscrow": "Disabled",
         "logBudgetPerNamespace": "1Gi",
         "extraArgs": ["--log-json", "--lease-poll=30s"],
         "image": { "repository": "images.example/daytona-controller", "tag": "1.2.3", "pullPolicy": "Always" },
@@ -133,7 +137,7 @@ fn everything() -> Value {
 }
 
 /// Which account may do what, by the namespace of the binding (none: everywhere). Panics if a binding leads nowhere.
-fn granted(objects: &[Value]) -> BTreeMap<Option<String>, BTreeSet<(String, String, String)>> {
+fn granted(objects: &[Value]) -> BTreeMap<Option<String>, Rights> {
     let account = of_kind(objects, "ServiceAccount")[0];
     let mut granted = BTreeMap::<_, BTreeSet<_>>::new();
     for (binding, role) in [("RoleBinding", "Role"), ("ClusterRoleBinding", "ClusterRole")] {
@@ -174,17 +178,22 @@ fn granted(objects: &[Value]) -> BTreeMap<Option<String>, BTreeSet<(String, Stri
 }
 
 /// What it may do in its own namespace.
-fn own_rights() -> (Option<String>, BTreeSet<(String, String, String)>) {
+fn own_rights() -> (Option<String>, Rights) {
     let rights = OWN_RIGHTS.iter().map(|r| (r.0.to_owned(), r.1.to_owned(), r.2.to_owned()));
     (Some(NAMESPACE.to_owned()), rights.collect())
 }
 
 /// The table's rights: those in watched namespaces alone, or those that are needed everywhere. On its own kinds the
 /// controller needs rights that outlive a namespace's Roles: a deleted namespace waits for its finalizers.
-fn rights(in_namespaces: bool) -> BTreeSet<(String, String, String)> {
-    let rows = RIGHTS
-        .iter()
-        .filter(|(_, resource, ..)| ["secrets", "configmaps", "events"].contains(resource) == in_namespaces);
+fn rights(in_namespaces: bool) -> Rights {
+    let in_them = |resource: &str| ["secrets", "configmaps", "events"].contains(&resource);
+    of_rows(RIGHTS.iter().filter(|(_, resource, ..)| in_them(resource) == in_namespaces))
+}
+
+/// Group, resource and verb.
+type Rights = BTreeSet<(String, String, String)>;
+
+fn of_rows<'a>(rows: impl Iterator<Item = &'a (&'a str, &'a str, &'a str, &'a str)>) -> Rights {
     rows.map(|(group, resource, verb, _)| ((*group).to_owned(), (*resource).to_owned(), (*verb).to_owned())).collect()
 }
 
@@ -209,7 +218,11 @@ fn the_table_of_rights_names_code_that_exists() {
 #[test]
 fn watching_everything_needs_exactly_the_table_of_rights_everywhere() {
     let all: BTreeSet<_> = rights(true).union(&rights(false)).cloned().collect();
-    assert_eq!(granted(&render(&json!({}))), BTreeMap::from([(None, all), own_rights()]));
+    assert_eq!(granted(&render(&json!({}))), BTreeMap::from([(None, all.clone()), own_rights()]));
+    let (own, mut rights) = own_rights();
+    rights.retain(|(_, resource, _)| resource != "secrets");
+    let without = granted(&render(&json!({ "credentialEscrow": "Disabled" })));
+    assert_eq!(without, BTreeMap::from([(None, all), (own, rights)]));
 }
 
 #[test]
@@ -302,6 +315,7 @@ fn values_become_flags_and_environment() {
         "--leader-elect",
         "--leader-elect-lease-name=robot-daytona-controller",
         "--controller-key-for=Labelled",
+        "--credential-escrow=Enabled",
         "--log-budget-per-namespace=64Mi",
     ];
     assert_eq!(strings(&bare["args"]), expected);
@@ -316,6 +330,7 @@ fn values_become_flags_and_environment() {
         "--leader-elect",
         "--leader-elect-lease-name=sandboxes",
         "--controller-key-for=All",
+        "--credential-escrow=Disabled",
         "--daytona-api-url=https://daytona.example/api=https://proxy.daytona.example",
         "--allow-api-url=https://other.example/api",
         "--allow-api-url=http://127.0.0.1:3000/api=http://127.0.0.1:4000,http://127.0.0.1:4001",
@@ -343,6 +358,7 @@ fn a_wrong_value_is_refused_by_name() {
         (json!({ "daytonaApiUrl": "app.daytona.io" }), "daytonaApiUrl"),
         (json!({ "allowApiUrls": ["ftp://daytona.example"] }), "allowApiUrls"),
         (json!({ "controllerKeyFor": "Everybody" }), "controllerKeyFor"),
+        (json!({ "credentialEscrow": true }), "credentialEscrow"),
         (json!({ "logBudgetPerNamespace": "64MB" }), "logBudgetPerNamespace"),
         // A key itself does not belong into values, which end up in release Secrets and repositories.
         (json!({ "credential": { "apiKey": "dtn_123" } }), "credential"),

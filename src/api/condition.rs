@@ -43,7 +43,7 @@ names! {
     LeaseReason {
         Ready, Asleep, Suspended, Provisioning, Restoring, SandboxStopped, SandboxLost, SandboxError, SandboxStateUnknown,
         SnapshotNotFound, NameConflict, ReuseConflict, OwnershipConflict, SecretNotFound, ConfigMapNotFound, SecretInvalid,
-        Unauthorized, CredentialMismatch, SyncingFiles,
+        Unauthorized, CredentialMismatch, EscrowFailed, SyncingFiles,
         ControllerKeyNotAllowed, UrlNotAllowed = "URLNotAllowed", QuotaExceeded, ApiThrottled = "APIThrottled",
         ApiUnreachable = "APIUnreachable", Expired, Deleting, InvalidSpec,
     }

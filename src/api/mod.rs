@@ -44,14 +44,32 @@ pub const ABANDON: &str = "daytona-controller.dev/abandon";
 /// Flux's "reconcile now" annotation; its value is echoed in `status.lastHandledReconcileAt`.
 pub const REQUESTED_AT: &str = "reconcile.fluxcd.io/requestedAt";
 
+/// The copy of a Daytona key in the controller's own namespace, which outlives the Secret that it was read from.
+pub mod escrow {
+    /// Type of the Secret. One of another type is none of ours.
+    pub const TYPE: &str = "daytona-controller.dev/escrow";
+    /// Label: name of the namespace whose leases it is kept for.
+    pub const NAMESPACE: &str = "daytona-controller.dev/escrow-namespace";
+    /// Label: UID of that namespace.
+    pub const NAMESPACE_UID: &str = "daytona-controller.dev/escrow-namespace-uid";
+    /// Label: fingerprint of the key, as in `status.connection.keyFingerprint`.
+    pub const FINGERPRINT: &str = "daytona-controller.dev/escrow-key-fingerprint";
+}
+
 /// Labels on the sandbox in Daytona. The first one decides what is ours.
 pub mod sandbox_label {
     /// UID of the lease that owns the sandbox. Only a sandbox that carries it is stopped, changed or deleted.
     pub const LEASE_UID: &str = "daytona-controller.dev/lease-uid";
+    /// The cluster of the lease: UID of its namespace `kube-system`, or what `--cluster-id` says.
+    pub const CLUSTER_ID: &str = "daytona-controller.dev/cluster-id";
+    /// UID of the lease's namespace.
+    pub const NAMESPACE_UID: &str = "daytona-controller.dev/namespace-uid";
     /// Namespace of the lease, for people who look at Daytona's dashboard.
     pub const LEASE_NAMESPACE: &str = "daytona-controller.dev/lease-namespace";
     /// Name of the lease, for people who look at Daytona's dashboard.
     pub const LEASE_NAME: &str = "daytona-controller.dev/lease-name";
+    /// What is to become of the sandbox when its lease ends: `reclaimPolicy`.
+    pub const RECLAIM_POLICY: &str = "daytona-controller.dev/reclaim-policy";
     /// UID of the lease that left the sandbox behind; in place of [`LEASE_UID`].
     pub const RELEASED_BY: &str = "daytona-controller.dev/released-by";
     /// Digest of what the sandbox was made from, on one with a `reuseKey`.

@@ -1,6 +1,7 @@
 //! Effects on the Kubernetes API. Knows nothing of Daytona.
 
 pub mod crds;
+pub mod escrow;
 pub mod events;
 pub mod finalizer;
 pub mod logs;

@@ -11,8 +11,13 @@ use crate::api::{CONTROLLER_KEY_LABEL, SourceKind};
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// There is no such Secret.
-    #[error("Secret {0:?} does not exist in this namespace; create it")]
-    SecretNotFound(String),
+    #[error("Secret {secret:?} does not exist in this namespace; create it, with the API key in {key:?}")]
+    SecretNotFound {
+        /// The Secret.
+        secret: String,
+        /// The key that it should have.
+        key: String,
+    },
     /// The Secret lacks the key.
     #[error("Secret {secret:?} has no key {key:?}; add it")]
     KeyNotFound {
@@ -39,7 +44,7 @@ pub async fn secret_key(client: &Client, namespace: &str, name: &str, key: &str)
     let secret = Api::<Secret>::namespaced(client.clone(), namespace)
         .get_opt(name)
         .await?
-        .ok_or_else(|| KeyError::SecretNotFound(name.to_owned()))?;
+        .ok_or_else(|| KeyError::SecretNotFound { secret: name.to_owned(), key: key.to_owned() })?;
     let value = secret
         .data
         .and_then(|mut data| data.remove(key))
@@ -85,11 +90,14 @@ pub async fn source(client: &Client, namespace: &str, kind: SourceKind, name: &s
 /// The namespace whose UID stands for the cluster: it is as old as the cluster, and cannot be deleted.
 const CLUSTER: &str = "kube-system";
 
-/// UIDs of the cluster and of a namespace; `None` when there is no such namespace.
-pub async fn cluster_and_namespace(client: &Client, namespace: &str) -> kube::Result<Option<(String, String)>> {
-    let api = Api::<Namespace>::all(client.clone());
-    let (cluster, namespace) = tokio::try_join!(api.get_opt(CLUSTER), api.get_opt(namespace))?;
-    Ok(cluster.and_then(|c| c.uid()).zip(namespace.and_then(|n| n.uid())))
+/// UID of the cluster.
+pub async fn cluster_uid(client: &Client) -> kube::Result<Option<String>> {
+    namespace_uid(client, CLUSTER).await
+}
+
+/// UID of a namespace; `None` when there is no such namespace.
+pub async fn namespace_uid(client: &Client, namespace: &str) -> kube::Result<Option<String>> {
+    Ok(Api::<Namespace>::all(client.clone()).get_opt(namespace).await?.and_then(|namespace| namespace.uid()))
 }
 
 /// Whether the cluster's administrator lets leases of this namespace use the controller's own key.

@@ -42,9 +42,12 @@ pub(super) async fn change(
             if live.as_ref().and_then(ResourceExt::resource_version) != lease.resource_version() {
                 return Ok(Some(Next::After(Duration::from_millis(200))));
             }
+            if !ctx.escrow.still_kept(seen.deposit.as_ref()).await {
+                return Ok(Some(Next::now(lease.clone())));
+            }
             // A look from before the call, or from while it was under way, is no proof of absence after it.
             ctx.board.changed(&uid);
-            let new = wanted(lease, &seen.observed.name, &ctx.config.intervals);
+            let new = wanted(lease, &seen.observed.name, seen.observed.owner.as_ref(), &ctx.config.intervals);
             let made = client.create_sandbox(&new).await;
             ctx.board.changed(&uid);
             let made = made?;
@@ -52,6 +55,9 @@ pub(super) async fn change(
             Next::now(lease.clone())
         }
         Step::Claim(wanted, labels) => {
+            if !ctx.escrow.still_kept(seen.deposit.as_ref()).await {
+                return Ok(Some(Next::now(lease.clone())));
+            }
             // Of two leases that ask for it one is told of the other.
             let Some(_alone) = ctx.claims.take(&wanted.id) else { return Ok(Some(Next::After(plan.again))) };
             let now = client.sandbox(&wanted.id).await?;

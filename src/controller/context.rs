@@ -11,8 +11,8 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    attempts::Attempts, board::Board, by_lease::ByLease, claims::Claims, error::Failures, files, latest::Latest,
-    ledger::Ledger, pace::Pace, sequences::Sequences, slots::Slots, turns::Turns,
+    attempts::Attempts, board::Board, by_lease::ByLease, claims::Claims, error::Failures, escrow, files,
+    latest::Latest, ledger::Ledger, owners::Owners, pace::Pace, sequences::Sequences, slots::Slots, turns::Turns,
 };
 use crate::{
     api::{SandboxCommand, SandboxLease},
@@ -30,6 +30,10 @@ pub struct Context {
     pub(super) client: Client,
     pub(super) config: Arc<Config>,
     pub(super) clients: Arc<Clients>,
+    /// The namespace that is watched, or all.
+    pub(super) namespace: Option<String>,
+    pub(super) owners: Owners,
+    pub(super) escrow: escrow::Memory,
     pub(super) leases: Store<SandboxLease>,
     pub(super) commands: Store<SandboxCommand>,
     pub(super) by_lease: ByLease,

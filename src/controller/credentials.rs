@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 
-use super::context::Context;
+use super::{context::Context, escrow};
 use crate::{
     api::{LeaseReason as Reason, SandboxLease},
     cluster::refs::{KeyError, controller_key_allowed, secret_key},
@@ -15,20 +15,27 @@ use crate::{
 
 /// The lease's key, and a client that uses it.
 ///
-/// A lease that ends falls back to the client that worked last: when a namespace is deleted, the Secret
-/// goes first.
+/// A lease that ends falls back to the client that worked last, and to the copy of the key: when a namespace is deleted,
+/// the Secret goes first.
 pub(super) async fn resolve(lease: &SandboxLease, ctx: &Context) -> (Credentials, Option<Arc<Client>>) {
-    let uid = lease.uid().unwrap_or_default();
-    match find(lease, ctx).await {
-        Ok(client) => (usable(&client), Some(client)),
-        Err(problem) => match ctx.board.client(&uid).filter(|_| is_ending(lease)) {
-            Some(client) => (usable(&client), Some(client)),
-            None => (problem, None),
-        },
+    let problem = match find(lease, ctx).await {
+        Ok(client) => return (usable(&client), Some(client)),
+        Err(problem) if !is_ending(lease) => return (problem, None),
+        Err(problem) => problem,
+    };
+    let remembered = ctx.board.client(&lease.uid().unwrap_or_default());
+    let kept = if remembered.is_some() { Ok(remembered) } else { escrow::client(lease, ctx).await };
+    match (kept, problem) {
+        (Ok(Some(client)), _) => (usable(&client), Some(client)),
+        (Err(why), Credentials::Missing(reason, problem)) => {
+            (Credentials::Missing(reason, format!("{problem}; nor does the copy of its key help: {why}")), None)
+        }
+        (_, problem) => (problem, None),
     }
 }
 
-fn usable(client: &Client) -> Credentials {
+/// As the decision sees it.
+pub(super) fn usable(client: &Client) -> Credentials {
     Credentials::Usable { api_url: client.endpoint().api_url.to_string(), fingerprint: client.fingerprint().to_owned() }
 }
 
@@ -99,7 +106,7 @@ async fn own_key(namespace: &str, endpoint: &Endpoint, ctx: &Context) -> Result<
 fn missing(error: &KeyError) -> Credentials {
     let message = error.to_string();
     match error {
-        KeyError::SecretNotFound(_) => Credentials::Missing(Reason::SecretNotFound, message),
+        KeyError::SecretNotFound { .. } => Credentials::Missing(Reason::SecretNotFound, message),
         KeyError::KeyNotFound { .. } | KeyError::NotText { .. } => Credentials::Missing(Reason::SecretInvalid, message),
         KeyError::Api(_) => Credentials::Unknown(message),
     }

@@ -12,7 +12,7 @@ use super::{
     change::change,
     context::{Context, RECONCILE_LIMIT, reference},
     error::Error,
-    files,
+    escrow, files,
     observe::{Seen, observe, workspace},
     prepare::{directories, is_ready, mark, open_session, set_up},
     report::{api, report},
@@ -174,6 +174,12 @@ async fn act(lease: &SandboxLease, plan: &Plan, seen: &Seen, ctx: &Context) -> R
         Step::Record => return Ok(again()),
         Step::AddFinalizer => {
             return Ok(finalizer::add(&api, lease, LEASE_FINALIZER).await?.map_or(Next::Gone, Next::now));
+        }
+        Step::KeepKey => {
+            if let Some(deposit) = &seen.deposit {
+                escrow::keep(lease, deposit, ctx).await?;
+            }
+            return Ok(again());
         }
         Step::RemoveFinalizer | Step::Abandon => {
             if plan.step == Step::Abandon {

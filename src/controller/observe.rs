@@ -8,11 +8,11 @@ use kube::ResourceExt;
 use super::{
     board::{Leaving, Suspicion},
     context::Context,
-    credentials, files,
+    credentials, escrow, files, owners,
 };
 use crate::{
     api::{LEASE_FINALIZER, SandboxCommand, SandboxLease, SandboxLeaseStatus, SuspendPolicy},
-    cluster::refs::cluster_and_namespace,
+    cluster::escrow::Deposit,
     daytona::{Class, Client, Error, Sandbox, State, Toolbox},
     plan::{
         command::due,
@@ -30,6 +30,8 @@ use crate::{
 pub(super) struct Seen {
     pub(super) observed: Observed,
     pub(super) client: Option<Arc<Client>>,
+    /// The copy of its key that is to be kept.
+    pub(super) deposit: Option<Deposit>,
 }
 
 impl Seen {
@@ -60,9 +62,20 @@ pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
         (credentials, client) = (Credentials::Unknown(error), None);
         String::new()
     });
+    let mut owner = None;
+    if !over && !is_ending(lease) {
+        owner = owners::owner(lease, ctx)
+            .await
+            .map_err(|error| (credentials, client) = (Credentials::Unknown(error), None))
+            .ok();
+    }
+    let deposit =
+        owner.as_ref().zip(client.as_ref()).and_then(|(owner, client)| escrow::deposit(lease, owner, client, ctx));
     let Commands { needed, running, overdue } = commands(lease, ctx);
     let mut observed = Observed {
         credentials,
+        escrow: ctx.escrow.of(deposit.as_ref(), ctx.config.intervals.idle),
+        owner,
         remote: Remote::NotAsked,
         session: Session::NotAsked,
         files: if is_ending(lease) { Files::Wanted(None) } else { files::observe(lease, ctx).await },
@@ -76,8 +89,10 @@ pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
         kept_awake: ctx.board.kept_awake(&uid),
         recovered: ctx.board.recovered(&uid),
     };
-    if let Some(client) = &client {
-        observed.remote = remote(lease, &observed.name, client).await;
+    if let Some(today) = client.take() {
+        let (used, remote) = ask(lease, &observed.name, today, ctx).await;
+        (observed.credentials, observed.remote) = (credentials::usable(&used), remote);
+        let client = client.insert(used);
         observed.since = ctx.board.since(&uid, &looks(&observed.remote));
         if let Remote::Present(sandbox) = &observed.remote
             && sandbox.state == State::Started
@@ -91,7 +106,28 @@ pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
             ctx.board.keep_client(&uid, client);
         }
     }
-    Seen { observed, client }
+    Seen { observed, client, deposit }
+}
+
+/// Asks about the sandbox. Where a lease ends whose key was changed since, and the new one does not help, that one is asked
+/// with which the sandbox was reached last.
+async fn ask(lease: &SandboxLease, name: &str, today: Arc<Client>, ctx: &Context) -> (Arc<Client>, Remote) {
+    let seen = remote(lease, name, &today).await;
+    let helps = match &seen {
+        Remote::Unknown(error) => error.class != Class::Unauthorized,
+        Remote::Unproven => false,
+        _ => true,
+    };
+    let recorded = lease.status.as_ref().and_then(|s| s.connection.as_ref()).map(|c| c.key_fingerprint.as_str());
+    if helps || !is_ending(lease) || recorded == Some(today.fingerprint()) {
+        return (today, seen);
+    }
+    // Why there is none is no news: what is wrong with today's is told.
+    let Ok(Some(kept)) = escrow::client(lease, ctx).await else { return (today, seen) };
+    match remote(lease, name, &kept).await {
+        Remote::Unknown(_) | Remote::Unproven => (today, seen),
+        other => (kept, other),
+    }
 }
 
 /// Whether a running command's time is over, and that of ending it too.
@@ -121,11 +157,8 @@ async fn name(lease: &SandboxLease, ctx: &Context) -> Result<String, String> {
         return Ok(id.to_owned());
     }
     let Some(key) = reuse_key(lease) else { return Ok(own_name(lease)) };
-    match cluster_and_namespace(&ctx.client, &lease.namespace().unwrap_or_default()).await {
-        Ok(Some((cluster, namespace))) => Ok(reuse_name(&cluster, &namespace, key)),
-        Ok(None) => Err("the lease's namespace, or kube-system, is not there".to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
+    let owner = owners::owner(lease, ctx).await?;
+    Ok(reuse_name(&owner.cluster, &owner.namespace, key))
 }
 
 /// What has to stay the same for a look to confirm the one before.

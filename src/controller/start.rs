@@ -29,10 +29,11 @@ use super::{
     command,
     context::Context,
     error::{Error, Failures},
-    files,
+    escrow, files,
     latest::Latest,
     lease,
     ledger::Ledger,
+    owners::Owners,
     pace::Pace,
     sequences::Sequences,
     slots::Slots,
@@ -94,6 +95,9 @@ pub async fn start(
         client: client.clone(),
         config: Arc::clone(&config),
         clients,
+        namespace: scope.namespace.clone(),
+        owners: Owners::default(),
+        escrow: escrow::Memory::default(),
         leases: leases.clone(),
         commands: commands.clone(),
         by_lease: ByLease::default(),
@@ -158,7 +162,9 @@ pub async fn start(
         .for_each(async |result| log(result));
 
     let ready = async {
-        if leases.wait_until_ready().await.is_ok() && commands.wait_until_ready().await.is_ok() {
+        let (leases, commands, ()) =
+            tokio::join!(leases.wait_until_ready(), commands.wait_until_ready(), escrow::load(&ctx));
+        if leases.is_ok() && commands.is_ok() {
             tracing::info!(?scope, "watching");
             ctx.listed.cancel();
             listed();
@@ -179,7 +185,7 @@ pub async fn start(
             ctx.hint_all();
         }
     };
-    let sources = async { tokio::join!(secrets, maps, both, recovery) };
+    let sources = async { tokio::join!(secrets, maps, both, recovery, escrow::tend(&ctx)) };
     tokio::join!(lease_controller, command_controller, ready, stop.run_until_cancelled(sources));
 }
 

@@ -212,7 +212,7 @@ fn source_changed(namespace: &str, name: &str, kind: SourceKind, ctx: &Context) 
 
 /// Wakes commands when there is news of their lease.
 #[derive(Default)]
-pub(super) struct LeaseNews(HashMap<ObjectRef<SandboxLease>, u64>);
+pub(super) struct LeaseNews(HashMap<ObjectRef<SandboxLease>, [u64; 2]>);
 
 impl LeaseNews {
     pub(super) fn take(&mut self, event: &Event<SandboxLease>, ctx: &Context) {
@@ -227,7 +227,14 @@ impl LeaseNews {
         (gone, lease.uid(), is_ending(lease)).hash(&mut digest);
         ready.map(|c| (&c.reason, &c.message)).hash(&mut digest);
         (lease.metadata.generation, lease.status.as_ref().and_then(|s| s.observed_generation)).hash(&mut digest);
-        let digest = digest.finish();
+        let mut key_digest = DefaultHasher::new();
+        let recorded = lease.status.as_ref().and_then(|s| s.connection.as_ref());
+        (lease.uid(), lease.finalizers().is_empty(), recorded.map(|c| &c.key_fingerprint)).hash(&mut key_digest);
+        let digest = [digest.finish(), key_digest.finish()];
+        let [_, key_before] = self.0.get(&key).copied().unwrap_or_default();
+        if gone || key_before != digest[1] {
+            ctx.escrow.news();
+        }
         // Those that wait for a lease of this name are bound to it.
         let new = !gone && !self.0.contains_key(&key);
         if gone {

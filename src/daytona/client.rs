@@ -55,6 +55,12 @@ impl Key {
         Ok(Self(SecretString::from(key)))
     }
 
+    /// The key itself, to be kept where only the controller reads.
+    #[must_use]
+    pub fn secret(&self) -> &SecretString {
+        &self.0
+    }
+
     /// Its SHA-256. Two keys are the same only when all of it is the same.
     fn digest(&self) -> [u8; 32] {
         Sha256::digest(self.0.expose_secret()).into()
@@ -179,6 +185,12 @@ impl Client {
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+
+    /// The key that its calls carry.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.key
     }
 
     /// Fingerprint of its key.

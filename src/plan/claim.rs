@@ -37,14 +37,34 @@ pub fn adopts(lease: &SandboxLease) -> Option<&str> {
     lease.spec.sandbox.as_ref()?.adopt.as_ref().map(|adopt| adopt.id.as_str())
 }
 
+/// Where a lease lives. With its UID it tells whose a sandbox is when the lease is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// UID of the cluster, or what its administrator calls it.
+    pub cluster: String,
+    /// UID of the namespace.
+    pub namespace: String,
+}
+
+/// Labels by which a sandbox is judged when no lease speaks for it any more.
+pub(super) fn marks(lease: &SandboxLease, owner: Option<&Owner>) -> BTreeMap<String, String> {
+    let Some(Owner { cluster, namespace }) = owner else { return BTreeMap::new() };
+    BTreeMap::from([
+        (label::CLUSTER_ID.to_owned(), cluster.clone()),
+        (label::NAMESPACE_UID.to_owned(), namespace.clone()),
+        (label::RECLAIM_POLICY.to_owned(), format!("{:?}", lease.spec.reclaim_policy)),
+    ])
+}
+
 /// Labels that make a sandbox this lease's own, on top of those that it has.
 #[must_use]
-pub(super) fn ownership(lease: &SandboxLease) -> BTreeMap<String, String> {
+pub(super) fn ownership(lease: &SandboxLease, owner: Option<&Owner>) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::from([
         (label::LEASE_UID.to_owned(), lease.uid().unwrap_or_default()),
         (label::LEASE_NAMESPACE.to_owned(), lease.namespace().unwrap_or_default()),
         (label::LEASE_NAME.to_owned(), lease.name_any()),
     ]);
+    labels.extend(marks(lease, owner));
     if reuse_key(lease).is_some() {
         labels.insert(label::DIGEST.to_owned(), digest(lease));
     }
@@ -99,7 +119,11 @@ pub fn released(lease: &SandboxLease, sandbox: &Sandbox) -> BTreeMap<String, Val
 }
 
 /// The labels that take over a sandbox which is not this lease's; or why it must be left alone.
-pub(super) fn claim(lease: &SandboxLease, sandbox: &Sandbox) -> Result<BTreeMap<String, Value>, (Reason, String)> {
+pub(super) fn claim(
+    lease: &SandboxLease,
+    sandbox: &Sandbox,
+    claimant: Option<&Owner>,
+) -> Result<BTreeMap<String, Value>, (Reason, String)> {
     let id = &sandbox.id;
     let owner = sandbox.label(label::LEASE_UID).map(|_| {
         let of = |name| sandbox.label(name).unwrap_or("?");
@@ -159,7 +183,7 @@ pub(super) fn claim(lease: &SandboxLease, sandbox: &Sandbox) -> Result<BTreeMap<
     }
     let mut labels = sandbox.labels.clone();
     labels.remove(label::RELEASED_BY);
-    labels.extend(ownership(lease).into_iter().map(|(name, value)| (name, value.into())));
+    labels.extend(ownership(lease, claimant).into_iter().map(|(name, value)| (name, value.into())));
     Ok(labels)
 }
 
@@ -181,13 +205,13 @@ mod tests {
     }
 
     fn refused(lease: &SandboxLease, sandbox: &Sandbox) -> Reason {
-        claim(lease, sandbox).unwrap_err().0
+        claim(lease, sandbox, None).unwrap_err().0
     }
 
     #[test]
     fn what_is_nobodys_can_be_adopted_and_keeps_its_labels() {
         let adopts = lease(&json!({ "adopt": { "id": "s" } }));
-        let labels = claim(&adopts, &sandbox(&[("team", "a"), (label::RELEASED_BY, "other")])).unwrap();
+        let labels = claim(&adopts, &sandbox(&[("team", "a"), (label::RELEASED_BY, "other")]), None).unwrap();
         let names: Vec<&str> = labels.keys().map(String::as_str).collect();
         assert_eq!(names, [label::LEASE_NAME, label::LEASE_NAMESPACE, label::LEASE_UID, "team"]);
         assert_eq!(refused(&adopts, &sandbox(&[(label::LEASE_UID, "other")])), Reason::OwnershipConflict);
@@ -198,16 +222,16 @@ mod tests {
     #[test]
     fn what_was_released_is_taken_over_if_it_is_what_is_asked_for() {
         let reuses = lease(&json!({ "reuseKey": "k", "image": "debian:12" }));
-        let made = ownership(&reuses);
+        let made = ownership(&reuses, None);
         let digest = made[label::DIGEST].as_str();
         let left = sandbox(&[(label::RELEASED_BY, "other"), (label::DIGEST, digest)]);
-        let labels = claim(&reuses, &left).unwrap();
+        let labels = claim(&reuses, &left, None).unwrap();
         assert_eq!((labels[label::LEASE_UID].as_str(), labels.get(label::RELEASED_BY)), (Some("u"), None));
         let other = lease(&json!({ "reuseKey": "k", "image": "debian:13" }));
         assert_eq!(refused(&other, &left), Reason::ReuseConflict);
         let more =
             lease(&json!({ "reuseKey": "k", "image": "debian:12", "labels": { "a": "b" }, "autoStopMinutes": 5 }));
-        assert!(claim(&more, &left).is_ok(), "what can be changed makes no difference");
+        assert!(claim(&more, &left, None).is_ok(), "what can be changed makes no difference");
         let leased = sandbox(&[(label::LEASE_UID, "other"), (label::DIGEST, digest)]);
         assert_eq!(refused(&reuses, &leased), Reason::ReuseConflict);
         assert_eq!(refused(&reuses, &sandbox(&[])), Reason::NameConflict, "it was never ours");

@@ -6,6 +6,7 @@ use kube::ResourceExt;
 
 use super::{
     claim::claim,
+    escrow::{self, Escrow},
     files::{is_hindered, is_unwritable, keep_files},
     lease_failure::{MISMATCH, failure, stuck},
     lease_seen::pace,
@@ -20,7 +21,7 @@ use crate::{
 
 pub use super::{
     abandon::{is_abandoned, orphan},
-    claim::{adopts, is_ours, own_name, released, reuse_key, reuse_name},
+    claim::{Owner, adopts, is_ours, own_name, released, reuse_key, reuse_name},
     expiry::{expiry, is_ending, is_expired},
     lease_seen::{Credentials, Intervals, Observed, Remote, Session, Step, session_id},
     lease_status::{Told, is_failing, status},
@@ -121,50 +122,26 @@ fn keep(lease: &SandboxLease, observed: &Observed, intervals: &Intervals, told: 
             told.failed(Reason::SandboxError, &failure(sandbox, false));
             rest
         }
-        Remote::Foreign(sandbox) => match claim(lease, sandbox) {
+        Remote::Foreign(sandbox) => match claim(lease, sandbox, observed.owner.as_ref()) {
             Err((reason, message)) => {
                 told.failed(reason, &message);
                 rest
             }
-            Ok(_) if status.sandbox.is_none() => {
-                told.waiting(Reason::Provisioning, "about to take the sandbox over");
-                told.intend(observed);
-                (Step::Record, Duration::ZERO)
-            }
-            Ok(_) if lease.spec.suspend => unmade(told, intervals),
+            Ok(_) if status.sandbox.is_some() && lease.spec.suspend => unmade(told, intervals),
             Ok(labels) => {
+                if let Some(first) = escrow::before(observed, intervals, told) {
+                    return first;
+                }
+                if status.sandbox.is_none() {
+                    told.waiting(Reason::Provisioning, "about to take the sandbox over");
+                    told.intend(observed);
+                    return (Step::Record, Duration::ZERO);
+                }
                 told.waiting(Reason::Provisioning, "taking the sandbox over");
                 (Step::Claim(Box::new(sandbox.clone()), labels), pace(observed, intervals))
             }
         },
-        Remote::Absent if id.is_none() && adopts(lease).is_some() => {
-            let id = adopts(lease).unwrap_or_default();
-            let message = format!(
-                "Daytona knows no sandbox of the id {id:?} for this key: delete this lease, and create another with the id of \
-                 one that is there"
-            );
-            told.failed(Reason::InvalidSpec, &message);
-            rest
-        }
-        Remote::Absent if id.is_none() && lease.spec.suspend => unmade(told, intervals),
-        Remote::Absent => match (&id, &status.sandbox) {
-            (Some(id), _) if observed.since >= intervals.absence => {
-                told.failed(Reason::SandboxLost, &format!("Daytona no longer knows sandbox {id}; {LOST}"));
-                rest
-            }
-            (Some(_), _) => (Step::Rest, pace(observed, intervals)),
-            // Nothing is paid for before it can be used.
-            (None, None) if is_hindered(observed, told) => rest,
-            (None, None) => {
-                told.waiting(Reason::Provisioning, "about to create the sandbox");
-                told.intend(observed);
-                (Step::Record, Duration::ZERO)
-            }
-            (None, Some(_)) => {
-                told.waiting(Reason::Provisioning, "creating the sandbox");
-                (Step::CreateSandbox, Duration::ZERO)
-            }
-        },
+        Remote::Absent => keep_absent(lease, observed, intervals, told),
         Remote::Present(sandbox) => {
             if status.sandbox.is_none() {
                 told.intend(observed);
@@ -186,6 +163,10 @@ fn keep(lease: &SandboxLease, observed: &Observed, intervals: &Intervals, told: 
                 told.credentials(Reason::CredentialMismatch, &message);
                 return rest;
             }
+            // It has just reached the sandbox: from now on this one is needed, and no longer the one before.
+            if observed.escrow == Escrow::Missing {
+                return (Step::KeepKey, Duration::ZERO);
+            }
             let kept = if lease.spec.suspend {
                 suspend(sandbox, lease, observed, intervals, told)
             } else {
@@ -194,6 +175,44 @@ fn keep(lease: &SandboxLease, observed: &Observed, intervals: &Intervals, told: 
             also(kept, sandbox, lease, observed, intervals)
         }
     }
+}
+
+/// Daytona knows no such sandbox: it is made, or it was lost.
+fn keep_absent(lease: &SandboxLease, observed: &Observed, intervals: &Intervals, told: &mut Told) -> (Step, Duration) {
+    let rest = (Step::Rest, intervals.idle);
+    let recorded = lease.status.as_ref().and_then(|s| s.sandbox.as_ref());
+    if let Some(id) = recorded.and_then(|sandbox| sandbox.id.as_ref()) {
+        if observed.since < intervals.absence {
+            return (Step::Rest, pace(observed, intervals));
+        }
+        told.failed(Reason::SandboxLost, &format!("Daytona no longer knows sandbox {id}; {LOST}"));
+        return rest;
+    }
+    if let Some(id) = adopts(lease) {
+        let message = format!(
+            "Daytona knows no sandbox of the id {id:?} for this key: delete this lease, and create another with the id of \
+             one that is there"
+        );
+        told.failed(Reason::InvalidSpec, &message);
+        return rest;
+    }
+    if lease.spec.suspend {
+        return unmade(told, intervals);
+    }
+    // Nothing is paid for before it can be used.
+    if recorded.is_none() && is_hindered(observed, told) {
+        return rest;
+    }
+    if let Some(first) = escrow::before(observed, intervals, told) {
+        return first;
+    }
+    if recorded.is_some() {
+        told.waiting(Reason::Provisioning, "creating the sandbox");
+        return (Step::CreateSandbox, Duration::ZERO);
+    }
+    told.waiting(Reason::Provisioning, "about to create the sandbox");
+    told.intend(observed);
+    (Step::Record, Duration::ZERO)
 }
 
 /// No sandbox is made while the lease is suspended.
@@ -229,7 +248,7 @@ fn also(
     if !settled || step != Step::Rest {
         return (step, again);
     }
-    let drift = drift(lease, sandbox, intervals);
+    let drift = drift(lease, sandbox, observed.owner.as_ref(), intervals);
     if !drift.is_empty() {
         (Step::Adjust(sandbox.id.clone(), drift), again)
     } else if awake && observed.kept_awake.is_none_or(|since| since >= often) {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::files::Files;
+use super::{claim::Owner, escrow::Escrow, files::Files};
 use crate::{
     api::{LeaseReason as Reason, SandboxLease},
     daytona::{Error, Sandbox, Setting},
@@ -69,6 +69,10 @@ pub enum Session {
 pub struct Observed {
     /// The key.
     pub credentials: Credentials,
+    /// The copy of the key, with which the lease can be let go when the Secret is gone.
+    pub escrow: Escrow,
+    /// Where the lease lives; not asked of one that ends.
+    pub owner: Option<Owner>,
     /// The sandbox.
     pub remote: Remote,
     /// The session that `status` names.
@@ -108,6 +112,8 @@ pub enum Step {
     Abandon,
     /// Nothing but write the status, then decide again at once.
     Record,
+    /// Keep a copy of the key.
+    KeepKey,
     /// Create the sandbox of the recorded name.
     CreateSandbox,
     /// Make a sandbox that is nobody's this lease's own, by these labels, if it is still as it was seen.

@@ -6,6 +6,7 @@ use kube::ResourceExt;
 
 use super::{
     abandon::WayOut,
+    escrow::{Escrow, refused},
     expiry::is_ending,
     files::Filed,
     lease_failure::refusal,
@@ -55,9 +56,10 @@ impl Told {
         if let Credentials::Usable { fingerprint, .. } = &observed.credentials
             && matches!(observed.remote, Remote::Present(_) | Remote::Absent | Remote::FailedDeletion(_))
         {
-            credentials = Some(accepted());
-            // The key has just reached the sandbox (or proved its organisation): from now on it is the known one.
-            if let Some(connection) = &mut connection {
+            credentials = Some(accepted(&observed.escrow));
+            // The key has just reached the sandbox (or proved its organisation): from now on it is the known one, but not
+            // before a copy of it is kept, for that of the one before goes.
+            if let Some(connection) = connection.as_mut().filter(|_| observed.escrow != Escrow::Missing) {
                 connection.key_fingerprint.clone_from(fingerprint);
             }
         }
@@ -86,7 +88,7 @@ impl Told {
     pub(super) fn ready(&mut self, reason: Reason, message: &str) {
         let truth = |up: bool| if up { Truth::True } else { Truth::False };
         let awake = reason == Reason::Ready;
-        self.credentials = Some(accepted());
+        self.credentials.get_or_insert_with(|| accepted(&Escrow::NotWanted));
         self.ready = Some((Truth::True, reason, message.to_owned()));
         self.sandbox_ready = Some((truth(awake), reason, message.to_owned()));
         self.session_ready = Some((truth(awake), reason, message.to_owned()));
@@ -298,6 +300,7 @@ pub fn is_failing(lease: &SandboxLease) -> bool {
         Reason::ApiThrottled,
         Reason::ApiUnreachable,
         Reason::InvalidSpec,
+        Reason::EscrowFailed,
     ];
     if is_ending(lease) {
         // What failed while it was wanted is no news of its going.
@@ -307,8 +310,12 @@ pub fn is_failing(lease: &SandboxLease) -> bool {
     ready.is_some_and(|c| c.status != "True" && failures.iter().any(|r| r.as_str() == c.reason))
 }
 
-fn accepted() -> Said {
-    (Truth::True, Reason::Ready, "Daytona accepts the key".to_owned())
+fn accepted(escrow: &Escrow) -> Said {
+    let message = "Daytona accepts the key";
+    match escrow {
+        Escrow::Refused(why) => (Truth::True, Reason::EscrowFailed, format!("{message}, but {}", refused(why))),
+        Escrow::NotWanted | Escrow::Kept | Escrow::Missing => (Truth::True, Reason::Ready, message.to_owned()),
+    }
 }
 
 fn whole_seconds(at: Timestamp) -> Time {

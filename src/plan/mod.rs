@@ -9,6 +9,7 @@ mod command_end;
 mod command_seen;
 mod command_status;
 pub mod defaults;
+pub mod escrow;
 mod expiry;
 pub mod files;
 pub mod lease;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    claim::{adopts, ownership},
+    claim::{Owner, adopts, marks, ownership},
     expiry::whole_minutes,
     lease_seen::{Intervals, Step},
 };
@@ -26,12 +26,12 @@ const LANGUAGE_LABEL: &str = "code-toolbox-language";
 
 /// The sandbox that a lease asks for, under this name.
 #[must_use]
-pub fn wanted(lease: &SandboxLease, name: &str, intervals: &Intervals) -> NewSandbox {
+pub fn wanted(lease: &SandboxLease, name: &str, owner: Option<&Owner>, intervals: &Intervals) -> NewSandbox {
     let spec = lease.spec.sandbox.clone().unwrap_or_default();
     let [stop, archive, delete] = minutes(lease, &spec, intervals);
     let resources = spec.resources.clone().unwrap_or_default();
     let mut labels = labels(&spec);
-    labels.extend(ownership(lease));
+    labels.extend(ownership(lease, owner));
     let volumes = spec.volumes.into_iter();
     NewSandbox {
         name: name.to_owned(),
@@ -59,7 +59,7 @@ pub fn wanted(lease: &SandboxLease, name: &str, intervals: &Intervals) -> NewSan
 /// What has to be set so that the sandbox is as its lease says, of what may be changed while it exists. What Daytona
 /// does not tell has not drifted, nor has that of which the lease says nothing.
 #[must_use]
-pub fn drift(lease: &SandboxLease, sandbox: &Sandbox, intervals: &Intervals) -> Vec<Setting> {
+pub fn drift(lease: &SandboxLease, sandbox: &Sandbox, owner: Option<&Owner>, intervals: &Intervals) -> Vec<Setting> {
     let spec = lease.spec.sandbox.clone().unwrap_or_default();
     let [stop, archive, delete] = minutes(lease, &spec, intervals);
     let drifted = |wanted: Option<i32>, seen: Option<f64>| {
@@ -74,8 +74,8 @@ pub fn drift(lease: &SandboxLease, sandbox: &Sandbox, intervals: &Intervals) -> 
     // Every negative number is "never".
     let seen = sandbox.auto_delete_interval.map(|seen| seen.max(-1.0));
     drift.extend(drifted(delete, seen).map(Setting::AutoDelete));
-    let missing: Vec<_> =
-        labels(&spec).into_iter().filter(|(name, value)| sandbox.label(name) != Some(value.as_str())).collect();
+    let all = labels(&spec).into_iter().chain(marks(lease, owner));
+    let missing: Vec<_> = all.filter(|(name, value)| sandbox.label(name) != Some(value.as_str())).collect();
     if !missing.is_empty() {
         let mut all = sandbox.labels.clone();
         all.extend(missing.into_iter().map(|(name, value)| (name, value.into())));
@@ -154,7 +154,7 @@ mod tests {
             "networkBlockAll": false, "networkAllowList": ["10.0.0.0/8", "192.168.1.0/24"],
             "autoStopMinutes": 5, "autoArchiveMinutes": 0, "autoDeleteMinutes": 0
         }));
-        let told = serde_json::to_value(wanted(&all, "sblease-u", &INTERVALS)).unwrap();
+        let told = serde_json::to_value(wanted(&all, "sblease-u", None, &INTERVALS)).unwrap();
         assert_eq!(
             told,
             json!({
@@ -169,7 +169,7 @@ mod tests {
                 "autoStopInterval": 5, "autoArchiveInterval": 0, "autoDeleteInterval": 0
             })
         );
-        let nothing = serde_json::to_value(wanted(&lease(&json!({})), "x", &INTERVALS)).unwrap();
+        let nothing = serde_json::to_value(wanted(&lease(&json!({})), "x", None, &INTERVALS)).unwrap();
         let names: Vec<&str> = nothing.as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(
             names,
@@ -185,7 +185,7 @@ mod tests {
             "id": "s", "labels": { "team": "a", "other": 1 },
             "autoStopInterval": 5, "autoArchiveInterval": 60, "autoDeleteInterval": 10080
         });
-        assert_eq!(drift(&lease, &seen(right), &INTERVALS), []);
+        assert_eq!(drift(&lease, &seen(right), None, &INTERVALS), []);
         let wrong = json!({
             "id": "s", "labels": { "team": "b", "other": 1 },
             "autoStopInterval": 0, "autoArchiveInterval": 10080, "autoDeleteInterval": -1
@@ -193,12 +193,27 @@ mod tests {
         let labels = [("other".to_owned(), json!(1)), ("team".to_owned(), json!("a"))].into_iter().collect();
         let all =
             [Setting::AutoStop(5), Setting::AutoArchive(60), Setting::AutoDelete(10_080), Setting::Labels(labels)];
-        assert_eq!(drift(&lease, &seen(wrong), &INTERVALS), all);
+        assert_eq!(drift(&lease, &seen(wrong), None, &INTERVALS), all);
         assert_eq!(
-            drift(&lease, &seen(json!({ "id": "s", "labels": { "team": "a" } })), &INTERVALS),
+            drift(&lease, &seen(json!({ "id": "s", "labels": { "team": "a" } })), None, &INTERVALS),
             [],
             "Daytona does not tell"
         );
+    }
+
+    #[test]
+    fn a_sandbox_tells_whose_it_is_when_its_lease_is_gone() {
+        let owner = Owner { cluster: "c".to_owned(), namespace: "u-of-n".to_owned() };
+        let mut lease = lease(&json!({}));
+        let labels = wanted(&lease, "x", Some(&owner), &INTERVALS).labels;
+        let of = |name: &str| labels[&format!("daytona-controller.dev/{name}")].clone();
+        assert_eq!([of("cluster-id"), of("namespace-uid"), of("reclaim-policy")], ["c", "u-of-n", "Delete"]);
+        let sandbox = seen(json!({ "id": "s", "labels": labels }));
+        assert_eq!(drift(&lease, &sandbox, Some(&owner), &INTERVALS), []);
+        lease.spec.reclaim_policy = ReclaimPolicy::Stop;
+        let drift = drift(&lease, &sandbox, Some(&owner), &INTERVALS);
+        let [Setting::Labels(labels)] = &drift[..] else { panic!("{drift:?}") };
+        assert_eq!(labels["daytona-controller.dev/reclaim-policy"], "Stop");
     }
 
     #[test]
@@ -206,7 +221,7 @@ mod tests {
         let lease = lease(&json!({ "autoArchiveMinutes": 0, "autoDeleteMinutes": -1 }));
         let other =
             json!({ "id": "s", "autoStopInterval": 15, "autoArchiveInterval": 43200, "autoDeleteInterval": -7 });
-        assert_eq!(drift(&lease, &seen(other), &INTERVALS), []);
+        assert_eq!(drift(&lease, &seen(other), None, &INTERVALS), []);
     }
 
     /// The intervals that a lease with this spec gives its sandbox.

@@ -32,6 +32,7 @@ async fn is_accepted(plane: &ControlPlane) {
         "allowApiUrls": ["https://other.example/api"],
         "credential": { "existingSecret": { "name": "daytona", "key": "token" } },
         "controllerKeyFor": "None",
+        "credentialEscrow": "Disabled",
         "extraArgs": ["--log-json"],
         "image": { "repository": "images.example/daytona-controller", "tag": "1.2.3", "pullPolicy": "Always" },
         "imagePullSecrets": ["pull"],

@@ -8,8 +8,8 @@
     reason = "all of this is tests"
 )]
 
-mod apiserver;
 mod abandon;
+mod apiserver;
 mod cancel;
 mod chart;
 mod commands;
@@ -18,6 +18,7 @@ mod cost;
 mod defaults;
 mod drain;
 mod enumerate;
+mod escrow;
 mod faults;
 mod files;
 mod files_faults;

@@ -61,7 +61,8 @@ impl Stage {
         let mut command = Command::new(controller);
         command
             .arg("run")
-            .args(["--watch-namespace", NAMESPACE, "--daytona-api-url", url, "--health-addr=127.0.0.1:0"])
+            .args(["--watch-namespace", NAMESPACE, "--own-namespace", CONTROLLER_NAMESPACE])
+            .args(["--daytona-api-url", url, "--health-addr=127.0.0.1:0"])
             .args(["--allow-api-url", &format!("{url}={}", url.trim_end_matches("/api"))])
             .env("KUBECONFIG", kubeconfig);
         let log = directory.join("controller.log");

@@ -85,7 +85,7 @@ impl Stage {
         let toolbox = url.trim_end_matches("/api");
         command
             .arg("run")
-            .args(["--watch-namespace", NAMESPACE, "--daytona-api-url", url])
+            .args(["--watch-namespace", NAMESPACE, "--own-namespace", CONTROLLER_NAMESPACE, "--daytona-api-url", url])
             .args(["--allow-api-url", &format!("{url}={toolbox}")])
             // So that the table shown at the end is the last word.
             .args(["--health-addr=127.0.0.1:0", "--gauge-interval=200ms"])

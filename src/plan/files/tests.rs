@@ -7,6 +7,7 @@ use super::*;
 use crate::{
     api::{CommandGauges, LEASE_FINALIZER, SandboxLeaseStatus},
     daytona::Sandbox,
+    plan::escrow::Escrow,
     plan::lease::{Credentials, Plan, Remote, Session, decide, status},
     plan::lease_seen::INTERVALS,
 };
@@ -158,6 +159,8 @@ fn seen(state: &str, files: Files) -> Observed {
     let usable = Credentials::Usable { api_url: "https://d/".to_owned(), fingerprint: "k".to_owned() };
     Observed {
         credentials: usable,
+        escrow: Escrow::NotWanted,
+        owner: None,
         remote: Remote::Present(sandbox),
         session: Session::Serving,
         files,

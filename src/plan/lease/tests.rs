@@ -12,6 +12,7 @@ use crate::{
 
 mod abandoned;
 mod ending;
+mod escrowed;
 mod kept;
 
 fn at(seconds: i64) -> Timestamp {
@@ -88,6 +89,8 @@ fn seen(remote: Remote) -> Observed {
     let zero = Duration::ZERO;
     Observed {
         credentials: usable(),
+        escrow: Escrow::NotWanted,
+        owner: None,
         remote,
         session: Session::NotAsked,
         files: super::super::files::Files::Wanted(None),
