@@ -11,6 +11,8 @@
 mod abandon;
 mod apiserver;
 mod cancel;
+mod cases;
+mod cases_kubernetes;
 mod chart;
 mod commands;
 mod connection;
