@@ -399,3 +399,16 @@ fn versions_are_told_once() {
     assert!(dockerfile.contains(&format!("FROM rust:{rust}-")));
     assert!(dockerfile.contains(&format!("RUSTUP_TOOLCHAIN={rust}\n")));
 }
+
+/// Case 50: helm leaves what is in `crds/` when it uninstalls, and with them all leases, so that a controller that is
+/// installed again can let go of their sandboxes.
+#[test]
+fn an_uninstall_leaves_the_crds_and_says_what_to_do_before() {
+    assert!(of_kind(&render(&json!({})), "CustomResourceDefinition").is_empty());
+    let shipped = std::fs::read_dir(root().join("charts/daytona-controller/crds")).unwrap().count();
+    assert_eq!(shipped, 2);
+    for told in ["README.md", "charts/daytona-controller/templates/NOTES.txt"] {
+        let text = std::fs::read_to_string(root().join(told)).unwrap();
+        assert!(text.contains("kubectl delete sandboxcommands,sandboxleases --all"), "{told}");
+    }
+}

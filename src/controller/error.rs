@@ -94,3 +94,61 @@ impl Failures {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::SandboxLease;
+
+    const CAP: Duration = Duration::from_secs(30);
+
+    fn lease(generation: i64) -> SandboxLease {
+        let mut lease = SandboxLease::new("l", serde_json::from_value(serde_json::json!({})).unwrap());
+        (lease.metadata.uid, lease.metadata.generation) = (Some("u".to_owned()), Some(generation));
+        lease
+    }
+
+    fn failed(class: Class) -> Error {
+        let error = daytona::Error { operation: "look", class, status: None, message: String::new() };
+        Error::Daytona(error)
+    }
+
+    fn wait(failures: &Failures, lease: &SandboxLease, first: bool, class: Class) -> Duration {
+        let action = failures.requeue(lease, CAP, first, &failed(class));
+        // What kube shows of it: there is no getter.
+        let text = format!("{action:?}");
+        let shown = text.split_once("Some(").unwrap().1.split_once(')').unwrap().0;
+        let shown = shown.strip_suffix("ms").map_or_else(
+            || shown.trim_end_matches('s').parse::<f64>().unwrap(),
+            |ms| ms.parse::<f64>().unwrap() / 1000.0,
+        );
+        Duration::from_secs_f64(shown)
+    }
+
+    /// Case 82: what goes is never long in a back-off.
+    #[test]
+    fn waits_grow_to_their_cap_and_begin_anew_with_another_spec() {
+        for class in [Class::Unavailable, Class::Unclear, Class::Unauthorized, Class::Refused, Class::NotMade] {
+            let failures = Failures::default();
+            let mut waits: Vec<_> = (0..20).map(|_| wait(&failures, &lease(1), true, class)).collect();
+            assert!(waits.iter().all(|wait| *wait <= CAP), "{class:?}: {waits:?}");
+            let last = waits.pop().unwrap();
+            assert!(last >= CAP / 2, "{class:?}: {last:?}");
+            assert!(wait(&failures, &lease(2), true, class) <= waits[0].max(CAP), "{class:?}");
+        }
+        let failures = Failures::default();
+        for _ in 0..20 {
+            wait(&failures, &lease(1), false, Class::Unclear);
+        }
+        assert!(wait(&failures, &lease(2), false, Class::Unclear) < Duration::from_secs(3), "case 39");
+    }
+
+    /// Case 72: after a pause what ends is tried before what begins.
+    #[test]
+    fn after_a_pause_what_ends_goes_first() {
+        let pause = Class::Throttled(Duration::from_secs(7));
+        let (first, then) = (Failures::default(), Failures::default());
+        let (ends, begins) = (wait(&first, &lease(1), true, pause), wait(&then, &lease(1), false, pause));
+        assert!(ends >= Duration::from_secs(7) && ends < begins, "{ends:?} {begins:?}");
+    }
+}

@@ -275,8 +275,8 @@ async fn the_end_of_the_last_lease_removes_the_copy() {
     world.eventually("a look", async || world.logged().matches("looked at the copies").count() > looks).await;
     assert_eq!(copies(&world).await.len(), 1, "b needs it");
     // An expired one stays, and needs nothing any more.
-    let expires = r#"{"spec":{"leaseDurationSeconds":1}}"#;
-    world.kubectl.run(&["patch", "sblease", "b", "--type=merge", "-p", expires]).await.unwrap();
+    let short = r#"{"spec":{"leaseDurationSeconds":1}}"#;
+    world.kubectl.run(&["patch", "sblease", "b", "--type=merge", "-p", short]).await.unwrap();
     until_copies(&world, &[]).await;
     let expired = world.get("sblease", "b").await;
     assert_eq!(condition(&expired, "Ready")["reason"], "Expired");
