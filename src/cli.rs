@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
-    config::{Config, ControllerKeyFor, CredentialEscrow, InvalidEndpoint, parse_endpoints},
+    config::{Config, ControllerKeyFor, CredentialEscrow, InvalidEndpoint, OrphanPolicy, Orphans, parse_endpoints},
     daytona::{Key, Timeouts},
     plan::lease::Intervals,
 };
@@ -78,6 +78,18 @@ pub struct Run {
     /// the namespace kube-system. Never to be changed while there are leases.
     #[arg(long, value_name = "ID", value_parser = cluster_id)]
     pub cluster_id: Option<String>,
+
+    /// What becomes of a sandbox that is ours and whose lease is gone without having let go of it.
+    #[arg(long, value_enum, default_value_t = OrphanPolicy::Report, ignore_case = true)]
+    pub orphan_policy: OrphanPolicy,
+
+    /// How often such sandboxes are looked for.
+    #[arg(long, default_value = "10m", value_parser = seconds)]
+    pub orphan_interval: Duration,
+
+    /// For how long, and at least twice, one must have been seen before it is deleted.
+    #[arg(long, default_value = "10m", value_parser = seconds)]
+    pub orphan_grace: Duration,
 
     /// Where /livez and /readyz are served.
     #[arg(long, default_value = "0.0.0.0:8080")]
@@ -175,6 +187,7 @@ impl Run {
             own_namespace: self.own_namespace.clone().unwrap_or_default(),
             credential_escrow: self.credential_escrow,
             cluster_id: self.cluster_id.clone(),
+            orphans: Orphans { policy: self.orphan_policy, interval: self.orphan_interval, grace: self.orphan_grace },
             intervals: Intervals {
                 idle: self.lease_poll,
                 busy: self.busy_poll,

@@ -31,6 +31,27 @@ pub enum CredentialEscrow {
     Disabled,
 }
 
+/// What becomes of a sandbox that is ours and whose lease is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "PascalCase")]
+pub enum OrphanPolicy {
+    /// It is told, and left alone.
+    Report,
+    /// It is deleted, if its lease wanted that.
+    Delete,
+}
+
+/// How orphans are looked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Orphans {
+    /// What becomes of them.
+    pub policy: OrphanPolicy,
+    /// How often.
+    pub interval: Duration,
+    /// For how long one must have been seen before it is deleted.
+    pub grace: Duration,
+}
+
 /// What the controller runs with.
 #[derive(Debug)]
 pub struct Config {
@@ -46,6 +67,8 @@ pub struct Config {
     pub credential_escrow: CredentialEscrow,
     /// What the cluster is called on its sandboxes; `None`: the UID of its namespace `kube-system`.
     pub cluster_id: Option<String>,
+    /// How orphans are looked for.
+    pub orphans: Orphans,
     /// How often leases are looked at.
     pub intervals: Intervals,
     /// How long a wait for a command's end is held by one call.

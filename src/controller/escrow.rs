@@ -160,9 +160,6 @@ pub(super) fn client_of(deposit: &Deposit, ctx: &Context) -> Result<Arc<Client>,
 
 /// Reads what is kept, so that leases need not ask one by one.
 pub(super) async fn load(ctx: &Context) {
-    if ctx.config.credential_escrow == CredentialEscrow::Disabled {
-        return;
-    }
     match all(ctx).await {
         Ok(all) => ctx.escrow.listed(&all),
         Err(error) => {
@@ -173,6 +170,9 @@ pub(super) async fn load(ctx: &Context) {
 
 /// The copies that are kept for the namespaces which this controller watches.
 pub(super) async fn all(ctx: &Context) -> kube::Result<Vec<Kept>> {
+    if ctx.config.credential_escrow == CredentialEscrow::Disabled {
+        return Ok(Vec::new());
+    }
     escrow::all(&ctx.client, &ctx.config.own_namespace, ctx.namespace.as_deref()).await
 }
 

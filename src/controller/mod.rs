@@ -26,6 +26,7 @@ mod slots;
 mod start;
 mod store;
 mod subject;
+mod sweep;
 mod turns;
 mod watches;
 

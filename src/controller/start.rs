@@ -37,6 +37,7 @@ use super::{
     pace::Pace,
     sequences::Sequences,
     slots::Slots,
+    sweep,
     turns::Turns,
     watches,
 };
@@ -185,7 +186,7 @@ pub async fn start(
             ctx.hint_all();
         }
     };
-    let sources = async { tokio::join!(secrets, maps, both, recovery, escrow::tend(&ctx)) };
+    let sources = async { tokio::join!(secrets, maps, both, recovery, escrow::tend(&ctx), sweep::sweep(&ctx)) };
     tokio::join!(lease_controller, command_controller, ready, stop.run_until_cancelled(sources));
 }
 

@@ -216,8 +216,12 @@ pub enum Setting {
 
 /// One page of a list.
 #[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct Page {
     pub(super) items: Vec<Sandbox>,
+    /// Where the next page begins; absent or empty on the last.
+    #[serde(default)]
+    pub(super) next_cursor: Option<String>,
 }
 
 /// A directory of the sandbox.

@@ -1,5 +1,7 @@
 //! Calls to the control plane.
 
+use std::collections::BTreeMap;
+
 use reqwest::Method;
 
 use super::{Client, Error, NewSandbox, Sandbox, Setting, budget::Limiter, call::Call, error::Class, model::Page};
@@ -8,6 +10,10 @@ use super::{Client, Error, NewSandbox, Sandbox, Setting, budget::Limiter, call::
 pub const CREATE: &str = "create the sandbox";
 /// Operation of [`Client::start_sandbox`].
 pub const START: &str = "start the sandbox";
+
+/// Sandboxes in a page of a list, and the most pages that are read of one.
+const PAGE: &str = "100";
+const MOST_PAGES: usize = 1000;
 
 impl Client {
     /// Creates a sandbox. The answer may describe it as `creating`.
@@ -39,6 +45,35 @@ impl Client {
             .append_pair("limit", "10");
         let page: Page = self.fetch(Call::new("list the sandbox", Limiter::Other, Method::GET, url)).await?;
         Ok(page.items.into_iter().find(|s| s.id == id))
+    }
+
+    /// All sandboxes with these labels, page after page. The list may be behind what is seen by id.
+    ///
+    /// # Errors
+    /// [`Class::Unclear`] also when the list does not come to an end.
+    pub async fn labelled_sandboxes(&self, labels: &[(&str, &str)]) -> Result<Vec<Sandbox>, Error> {
+        const WHAT: &str = "list sandboxes by labels";
+        let labels: BTreeMap<_, _> = labels.iter().copied().collect();
+        let labels = serde_json::json!(labels).to_string();
+        let (mut all, mut cursor) = (Vec::new(), None::<String>);
+        for _ in 0..MOST_PAGES {
+            let mut url = self.url(&["sandbox"]);
+            // In this order nothing moves from one page to another.
+            url.query_pairs_mut()
+                .append_pair("labels", &labels)
+                .append_pair("sort", "createdAt")
+                .append_pair("order", "asc")
+                .append_pair("limit", PAGE)
+                .extend_pairs(cursor.as_ref().map(|cursor| ("cursor", cursor)));
+            let page: Page = self.fetch(Call::new(WHAT, Limiter::Other, Method::GET, url)).await?;
+            all.extend(page.items);
+            match page.next_cursor.filter(|next| !next.is_empty()) {
+                None => return Ok(all),
+                next if next == cursor => break,
+                next => cursor = next,
+            }
+        }
+        Err(Error::new(WHAT, Class::Unclear, "the list does not come to an end"))
     }
 
     /// The organisation of this key, as far as a listed sandbox tells it.

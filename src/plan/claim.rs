@@ -7,6 +7,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use super::orphan::REUSED;
 use crate::{
     api::{LeaseReason as Reason, SandboxLease, sandbox_label as label},
     daytona::{Sandbox, State},
@@ -15,14 +16,19 @@ use crate::{
 /// The name of the sandbox of a lease that has it for itself.
 #[must_use]
 pub fn own_name(lease: &SandboxLease) -> String {
-    format!("sblease-{}", lease.uid().unwrap_or_default())
+    name_of(&lease.uid().unwrap_or_default())
+}
+
+/// The same of a lease of which only the UID is known.
+pub(super) fn name_of(lease_uid: &str) -> String {
+    format!("sblease-{lease_uid}")
 }
 
 /// The name of the sandbox of all leases of a namespace with the same reuseKey. Two clusters, and two namespaces of the
 /// same name one after the other, do not share it.
 #[must_use]
 pub fn reuse_name(cluster_uid: &str, namespace_uid: &str, key: &str) -> String {
-    format!("sbreuse-{}", hex(&format!("{cluster_uid}\n{namespace_uid}\n{key}")))
+    format!("{REUSED}{}", hex(&format!("{cluster_uid}\n{namespace_uid}\n{key}")))
 }
 
 /// The reuseKey of a lease.

@@ -17,6 +17,7 @@ mod lease_failure;
 mod lease_seen;
 mod lease_status;
 pub mod logs;
+pub mod orphan;
 pub mod outcome;
 pub mod queue;
 mod release;

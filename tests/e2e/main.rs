@@ -30,6 +30,7 @@ mod lifecycle;
 mod logs;
 mod old_crds;
 mod one_shot;
+mod orphans;
 mod outage;
 mod paused;
 mod persist;
