@@ -17,20 +17,35 @@ use crate::{
 ///
 /// A lease that ends falls back to the client that worked last, and to the copy of the key: when a namespace is deleted,
 /// the Secret goes first.
-pub(super) async fn resolve(lease: &SandboxLease, ctx: &Context) -> (Credentials, Option<Arc<Client>>) {
+pub(super) async fn resolve(lease: &SandboxLease, ctx: &Context) -> Found {
     let problem = match find(lease, ctx).await {
-        Ok(client) => return (usable(&client), Some(client)),
-        Err(problem) if !is_ending(lease) => return (problem, None),
+        Ok(client) => return Found { credentials: usable(&client), client: Some(client), is_todays: true },
+        Err(problem) if !is_ending(lease) => return Found::nothing(problem),
         Err(problem) => problem,
     };
     let remembered = ctx.board.client(&lease.uid().unwrap_or_default());
     let kept = if remembered.is_some() { Ok(remembered) } else { escrow::client(lease, ctx).await };
     match (kept, problem) {
-        (Ok(Some(client)), _) => (usable(&client), Some(client)),
+        (Ok(Some(client)), _) => Found { credentials: usable(&client), client: Some(client), is_todays: false },
         (Err(why), Credentials::Missing(reason, problem)) => {
-            (Credentials::Missing(reason, format!("{problem}; nor does the copy of its key help: {why}")), None)
+            let message = format!("{problem}; nor does the copy of its key help: {why}");
+            Found::nothing(Credentials::Missing(reason, message))
         }
-        (_, problem) => (problem, None),
+        (_, problem) => Found::nothing(problem),
+    }
+}
+
+/// A key that can be used for a lease, or why there is none.
+pub(super) struct Found {
+    pub(super) credentials: Credentials,
+    pub(super) client: Option<Arc<Client>>,
+    /// Whether it is the one that the lease names today.
+    pub(super) is_todays: bool,
+}
+
+impl Found {
+    pub(super) fn nothing(credentials: Credentials) -> Self {
+        Self { credentials, client: None, is_todays: false }
     }
 }
 

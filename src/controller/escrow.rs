@@ -20,10 +20,7 @@ use crate::{
     cluster::escrow::{self, Deposit, EscrowError, Kept},
     config::CredentialEscrow,
     daytona::{Client, Key},
-    plan::{
-        escrow::{Copy, Escrow, needs, refused},
-        lease::{Owner, is_ending},
-    },
+    plan::escrow::{Copy, Escrow, needs, refused},
 };
 
 /// How often it is looked whether each copy is there and needed, when nothing has happened.
@@ -83,17 +80,17 @@ impl Memory {
     }
 }
 
-/// The copy that is to be kept of the key which the lease uses today.
-pub(super) fn deposit(lease: &SandboxLease, owner: &Owner, client: &Client, ctx: &Context) -> Option<Deposit> {
+/// The copy that is to be kept of the key which the lease uses today. One that ends has one too: its Secret may go first.
+pub(super) async fn deposit(lease: &SandboxLease, client: &Client, ctx: &Context) -> Option<Deposit> {
     let namespace = lease.namespace().unwrap_or_default();
-    if is_ending(lease) || !is_kept_for(&namespace, ctx) {
+    if !is_kept_for(&namespace, ctx) {
         return None;
     }
     let connection = lease.spec.connection.clone()?;
     let secret = connection.api_key_secret_ref?;
     Some(Deposit {
         namespace,
-        namespace_uid: owner.namespace.clone(),
+        namespace_uid: owners::namespace(lease, ctx).await.ok()?,
         secret: secret.name,
         secret_key: secret.key,
         api_url: client.endpoint().api_url.to_string(),

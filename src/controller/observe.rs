@@ -8,7 +8,8 @@ use kube::ResourceExt;
 use super::{
     board::{Leaving, Suspicion},
     context::Context,
-    credentials, escrow, files, owners,
+    credentials::{self, Found},
+    escrow, files, owners,
 };
 use crate::{
     api::{LEASE_FINALIZER, SandboxCommand, SandboxLease, SandboxLeaseStatus, SuspendPolicy},
@@ -16,6 +17,7 @@ use crate::{
     daytona::{Class, Client, Error, Sandbox, State, Toolbox},
     plan::{
         command::due,
+        escrow::Escrow,
         files::Files,
         lease::{
             Credentials, Observed, Remote, Session, adopts, is_abandoned, is_ending, is_ours, own_name, reuse_key,
@@ -55,26 +57,24 @@ pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
     let uid = lease.uid().unwrap_or_default();
     // Nothing is asked about what was let go.
     let over = is_abandoned(lease) || (is_ending(lease) && !lease.finalizers().iter().any(|f| f == LEASE_FINALIZER));
-    let (mut credentials, mut client) =
-        if over { (Credentials::Unknown(String::new()), None) } else { credentials::resolve(lease, ctx).await };
+    let mut found =
+        if over { Found::nothing(Credentials::Unknown(String::new())) } else { credentials::resolve(lease, ctx).await };
     let name = name(lease, ctx).await.unwrap_or_else(|error| {
         // Under which name to look is not known, so nothing is.
-        (credentials, client) = (Credentials::Unknown(error), None);
+        found = Found::nothing(Credentials::Unknown(error));
         String::new()
     });
     let mut owner = None;
     if !over && !is_ending(lease) {
-        owner = owners::owner(lease, ctx)
-            .await
-            .map_err(|error| (credentials, client) = (Credentials::Unknown(error), None))
-            .ok();
+        let known = owners::owner(lease, ctx).await;
+        owner = known.map_err(|error| found = Found::nothing(Credentials::Unknown(error))).ok();
     }
-    let deposit =
-        owner.as_ref().zip(client.as_ref()).and_then(|(owner, client)| escrow::deposit(lease, owner, client, ctx));
+    let Found { credentials, mut client, is_todays } = found;
+    let mut deposit = None;
     let Commands { needed, running, overdue } = commands(lease, ctx);
     let mut observed = Observed {
         credentials,
-        escrow: ctx.escrow.of(deposit.as_ref(), ctx.config.intervals.idle),
+        escrow: Escrow::NotWanted,
         owner,
         remote: Remote::NotAsked,
         session: Session::NotAsked,
@@ -90,8 +90,13 @@ pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
         recovered: ctx.board.recovered(&uid),
     };
     if let Some(today) = client.take() {
+        let fingerprint = today.fingerprint().to_owned();
         let (used, remote) = ask(lease, &observed.name, today, ctx).await;
         (observed.credentials, observed.remote) = (credentials::usable(&used), remote);
+        if is_todays && used.fingerprint() == fingerprint {
+            deposit = escrow::deposit(lease, &used, ctx).await;
+            observed.escrow = ctx.escrow.of(deposit.as_ref(), ctx.config.intervals.idle);
+        }
         let client = client.insert(used);
         observed.since = ctx.board.since(&uid, &looks(&observed.remote));
         if let Remote::Present(sandbox) = &observed.remote
@@ -113,13 +118,8 @@ pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
 /// with which the sandbox was reached last.
 async fn ask(lease: &SandboxLease, name: &str, today: Arc<Client>, ctx: &Context) -> (Arc<Client>, Remote) {
     let seen = remote(lease, name, &today).await;
-    let helps = match &seen {
-        Remote::Unknown(error) => error.class != Class::Unauthorized,
-        Remote::Unproven => false,
-        _ => true,
-    };
     let recorded = lease.status.as_ref().and_then(|s| s.connection.as_ref()).map(|c| c.key_fingerprint.as_str());
-    if helps || !is_ending(lease) || recorded == Some(today.fingerprint()) {
+    if !is_ending(lease) || !seen.is_hidden() || recorded == Some(today.fingerprint()) {
         return (today, seen);
     }
     // Why there is none is no news: what is wrong with today's is told.

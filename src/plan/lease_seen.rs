@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use super::{claim::Owner, escrow::Escrow, files::Files};
 use crate::{
     api::{LeaseReason as Reason, SandboxLease},
-    daytona::{Error, Sandbox, Setting},
+    daytona::{Class, Error, Sandbox, Setting},
 };
 
 /// Whether the lease's key can be used.
@@ -44,6 +44,18 @@ pub enum Remote {
     Foreign(Sandbox),
     /// It is there, and ours.
     Present(Sandbox),
+}
+
+impl Remote {
+    /// Whether it is the key that keeps it from being known, so that another may show it.
+    #[must_use]
+    pub fn is_hidden(&self) -> bool {
+        match self {
+            Self::Unproven => true,
+            Self::Unknown(error) => error.class == Class::Unauthorized,
+            Self::NotAsked | Self::Absent | Self::FailedDeletion(_) | Self::Foreign(_) | Self::Present(_) => false,
+        }
+    }
 }
 
 /// What is known of the place that `status` names: what Daytona says about the session, or, in a lease without

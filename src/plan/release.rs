@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{
     abandon::is_abandoned,
     claim::{adopts, is_released, reuse_key},
+    escrow::Escrow,
     lease_failure::{MISMATCH, failure, stuck},
     lease_seen::{Credentials, Intervals, Observed, Remote, Session, Step, pace},
     lease_status::Told,
@@ -106,6 +107,10 @@ pub(super) fn release(
         }
         Remote::Present(sandbox) => {
             told.sandbox(sandbox);
+            // Its Secret may be gone before it is.
+            if observed.escrow == Escrow::Missing && recorded.id.is_some() {
+                return (Step::KeepKey, Duration::ZERO);
+            }
             release_sandbox(sandbox, recorded, lease, observed, intervals, told)
         }
     }

@@ -225,6 +225,26 @@ async fn a_wrong_key_in_the_secret_hinders_no_deletion() {
     nothing_is_left(&world, &pid).await;
 }
 
+/// A key that is rotated while the lease waits to go is kept too: it may be the only one that can let go.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rotation_while_the_lease_waits_to_go_replaces_the_copy() {
+    let mut world = World::start("escrow-waits").await;
+    let pid = running(&world).await;
+    world.daytona.add_rule(Rule::on("DELETE", "/api/sandbox/.*").answer(500, "out of order")).await.unwrap();
+    world.delete("sblease", "l").await;
+    world.until_reason("sblease", "l", "CleanupBlocked", "APIUnreachable").await;
+    let rotated = Settings { api_key: Some(NEW_KEY.to_owned()), ..Settings::default() };
+    world.daytona.set(rotated).await.unwrap();
+    secret(&world, NEW_KEY).await;
+    until_copies(&world, &[NEW_KEY]).await;
+    world.kill_controller().await;
+    world.delete("secret", "daytona").await;
+    world.daytona.clear_rules().await.unwrap();
+    world.start_controller();
+    world.until_gone("sblease", "l").await;
+    nothing_is_left(&world, &pid).await;
+}
+
 /// cases.md 49: a Secret that is late or wrong is noticed, and only a key that works is kept.
 #[tokio::test(flavor = "multi_thread")]
 async fn case_49_only_a_key_that_works_is_kept() {

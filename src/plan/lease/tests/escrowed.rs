@@ -62,3 +62,21 @@ fn that_no_copy_could_be_kept_is_told_of_a_lease_that_serves() {
     assert_eq!(said(&serving), ("True".to_owned(), "EscrowFailed".to_owned()));
     assert_eq!(said(&knowing(Escrow::Kept, with(Session::Serving))), ("True".to_owned(), "Ready".to_owned()));
 }
+
+#[test]
+fn a_key_that_was_changed_before_the_end_is_kept_for_it() {
+    let lease = deleted(SessionLives);
+    assert_eq!(step(&lease, &knowing(Escrow::Missing, present("started"))), Step::KeepKey);
+    let delete = Step::DeleteSandbox("box".to_owned());
+    assert_eq!(step(&lease, &knowing(Escrow::Kept, present("stopped"))), delete);
+    assert_eq!(step(&lease, &knowing(refused(), present("stopped"))), delete, "it goes with or without a copy");
+}
+
+#[test]
+fn another_key_is_asked_where_the_one_that_is_there_does_not_help() {
+    assert!(Remote::Unproven.is_hidden() && Remote::Unknown(error(Class::Unauthorized)).is_hidden());
+    for other in [Class::Gone, Class::Conflict, Class::Throttled(Duration::ZERO), Class::Unavailable, Class::Unclear] {
+        assert!(!Remote::Unknown(error(other)).is_hidden(), "{other:?}");
+    }
+    assert!(!Remote::Absent.is_hidden() && !Remote::Present(sandbox("started")).is_hidden());
+}
