@@ -12,9 +12,11 @@ pub mod follow;
 pub mod hands;
 pub mod names;
 pub mod oracle;
+pub mod replicas;
 pub mod report;
 pub mod run;
 pub mod scenario;
+pub mod soak;
 pub mod stage;
 pub mod world;
 
@@ -284,9 +286,9 @@ mod tests {
             let watches = all.iter().filter(|pair| matches!(&pair.target, Target::Watches(kind) if kind == "things"));
             (all.len() - watches.clone().count(), watches.count())
         };
-        assert_eq!(count(Scenario::Sessions), (17, 3), "three kills, ten answers, two cuts, two late ones");
-        assert_eq!(count(Scenario::Files), (5, 3), "three kills, a cut, a late answer");
+        assert_eq!(count(Scenario::Sessions), (17, 4), "three kills, ten answers, two cuts, two late ones");
+        assert_eq!(count(Scenario::Files), (5, 4), "three kills, a cut, a late answer");
         let names: BTreeSet<String> = pairs(Scenario::OneShot, &calls).iter().map(ToString::to_string).collect();
-        assert_eq!(names.len(), 20, "no two have the same name");
+        assert_eq!(names.len(), 21, "no two have the same name");
     }
 }

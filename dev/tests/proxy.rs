@@ -17,8 +17,8 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Redirect;
 use axum::routing::{any, get, post};
-use dev::faults::{Mode, Rule, RuleError};
-use dev::proxy::{At, Phase, Proxy, Upstream};
+use dev::faults::{Action, Mode, Rule, RuleError, When};
+use dev::proxy::{At, Deed, Disturbance, Phase, Proxy, Upstream};
 use dev::wait;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -52,6 +52,7 @@ impl World {
             .route("/headers", any(headers))
             .route("/empty", get(async || StatusCode::NO_CONTENT))
             .route("/large", get(async || vec![b'x'; 8 << 20]))
+            .route("/things", get(async || "one\ntwo\nthree\n"))
             .route("/away", get(async || Redirect::temporary("/count")))
             .with_state(Arc::clone(&service));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -301,4 +302,63 @@ async fn no_redirect_is_followed_and_no_answer_is_made_up() {
     let proxy = Proxy::start(Upstream::new(format!("http://{nowhere}").parse().unwrap())).await.unwrap();
     assert!(world.http.get(proxy.url()).send().await.is_err());
     assert_eq!(proxy.calls()[0].status, None);
+}
+
+#[tokio::test]
+async fn a_late_call_gets_there_although_its_caller_has_given_up() {
+    let world = World::start().await;
+    let late = Duration::from_millis(400);
+    world.proxy.aim(At::Number(1), Deed::Late(When::Before, late));
+    let given_up = world.post("/count", "").timeout(Duration::from_millis(100)).send().await;
+    assert!(given_up.unwrap_err().is_timeout());
+    assert_eq!(world.begun(), 0, "it is not late");
+    until("it gets there", || world.finished() == 1).await;
+
+    world.proxy.aim(At::Number(2), Deed::Late(When::After, late));
+    let caller = caller(world.post("/count", ""));
+    until("the service has done it", || world.finished() == 2).await;
+    assert!(!caller.is_finished(), "its answer is not late");
+    assert_eq!(caller.await.unwrap().unwrap(), "counted");
+    assert_eq!(world.proxy.met(), 2);
+}
+
+#[tokio::test]
+async fn a_meddler_answers_and_cuts_with_and_without_the_service() {
+    let world = World::start().await;
+    let answer = || Action { status: Some(409), ..Action::default() };
+    let cut = || Action { cut: true, ..Action::default() };
+    for (action, when, done) in
+        [(answer(), When::Before, 0), (answer(), When::After, 1), (cut(), When::Before, 1), (cut(), When::After, 2)]
+    {
+        let is_cut = action.cut;
+        let mut deed = Some(Deed::Act(when, action));
+        world.proxy.meddle(Box::new(move |_| deed.take()));
+        let answered = world.post("/count", "").send().await;
+        assert_eq!(answered.ok().map(|answer| answer.status().as_u16()), (!is_cut).then_some(409));
+        assert_eq!(world.finished(), done);
+    }
+    world.proxy.leave_alone();
+    assert_eq!(world.post("/count", "").send().await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn the_events_of_a_watch_are_held_back_replayed_missed_and_never_told() {
+    let world = World::start().await;
+    let lag = Duration::from_millis(300);
+    let watch = async |disturbance| {
+        let mut deed = Some(Deed::Watch(disturbance));
+        world.proxy.meddle(Box::new(move |_| deed.take()));
+        world.get("/things?watch=true").timeout(LIMIT).send().await.unwrap()
+    };
+    let began = std::time::Instant::now();
+    assert_eq!(watch(Disturbance::Hold(lag)).await.text().await.unwrap(), "one\ntwo\nthree\n");
+    assert!(began.elapsed() >= lag);
+    let replayed = watch(Disturbance::Replay(2)).await.text().await.unwrap();
+    assert_eq!(replayed, "one\ntwo\none\ntwo\nthree\ntwo\nthree\n");
+    let missed = watch(Disturbance::Miss(lag)).await.text().await.unwrap();
+    assert!(missed.contains(r#""code":410"#) && !missed.contains("one"), "{missed}");
+    let mut frozen = watch(Disturbance::Freeze).await;
+    // The service has long come to the end of it.
+    assert!(tokio::time::timeout(lag, frozen.chunk()).await.is_err(), "something was told, or its end");
+    assert_eq!(world.proxy.met(), 4);
 }

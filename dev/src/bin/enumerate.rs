@@ -3,18 +3,9 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use dev::enumerate::stage::{Options, run};
+use dev::enumerate::stage::{Options, exit, run};
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run(&Options::parse()).await {
-        Ok(totals) => {
-            println!("{totals}");
-            if totals.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }
-        Err(trouble) => {
-            eprintln!("\nenumerate: {trouble}");
-            ExitCode::FAILURE
-        }
-    }
+    exit("enumerate", run(&Options::parse()).await)
 }

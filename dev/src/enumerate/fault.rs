@@ -39,6 +39,9 @@ const STATUSES: [u16; 5] = [409, 429, 500, 502, 504];
 const PHASES: [Phase; 3] = [Phase::Before, Phase::During, Phase::After];
 const BOTH: [When; 2] = [When::Before, When::After];
 
+/// Faults are at so many writes of a claim to lead.
+const RENEWALS: u64 = 2;
+
 /// How far the events of a watch lag behind, and for how long they are missed.
 const LAG: Duration = Duration::from_secs(2);
 /// How many events are told again.
@@ -66,15 +69,18 @@ pub fn gravest() -> Vec<Fault> {
 /// All that is done to watches.
 #[must_use]
 pub fn of_watches() -> Vec<Fault> {
-    [Disturbance::Hold(LAG), Disturbance::Miss(LAG), Disturbance::Replay(AGAIN)].map(Fault::Watch).to_vec()
+    let all = [Disturbance::Hold(LAG), Disturbance::Miss(LAG), Disturbance::Replay(AGAIN), Disturbance::Freeze];
+    all.map(Fault::Watch).to_vec()
 }
 
-/// Whether a call changes something there, and is worth a fault. Events are told to people, and nothing waits for them.
+/// Whether a call changes something there, and is worth a fault. Events are told to people, and nothing waits for them;
+/// of a claim to lead, which is renewed all the time, the beginning is.
 #[must_use]
 pub fn counts(call: &Call) -> bool {
-    let reads = ["/events", "reviews", "/admin/"];
+    let left_out = ["/events", "reviews"];
     matches!(call.method.as_str(), "POST" | "PUT" | "PATCH" | "DELETE")
-        && !reads.iter().any(|part| call.route.contains(part))
+        && !left_out.iter().any(|part| call.route.contains(part))
+        && (call.nth <= RENEWALS || !call.route.contains("/coordination.k8s.io/"))
 }
 
 /// The kind of object that a call watches.

@@ -178,6 +178,14 @@ impl<'a> Hands<'a> {
         self.follow.until(&what, LIMIT, look).await
     }
 
+    /// How many commands were made and have not ended.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        let state = self.follow.state();
+        let ended = state.statuses.values().filter(|status| status.get("state").is_some_and(|s| s == "Finished"));
+        self.list().len().saturating_sub(ended.count())
+    }
+
     /// Waits until a script has begun, by its own word.
     ///
     /// # Errors

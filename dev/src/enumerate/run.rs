@@ -3,16 +3,17 @@
 use std::fmt::{self, Write as _};
 
 use serde_json::Value;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use super::fault::{Fault, Side, watched};
 use super::hands::{Hands, LIMIT};
 use super::names::Names;
 use super::oracle::{self, Before, Finding, Told, Wrong};
+use super::replicas::{Order, Replicas, killer};
 use super::scenario::Scenario;
 use super::world::{Between, Trouble, World, trouble};
-use crate::proxy::{At, Call, Deed, Kill, Proxy};
-use crate::{supervise, wait};
+use crate::proxy::{At, Call, Deed, Disturbance, Proxy};
+use crate::wait;
 
 /// Of the controllers' log so many lines are kept of a run that went wrong, each no longer than this.
 const LINES: usize = 200;
@@ -81,15 +82,7 @@ pub async fn run(
         aim(&between, target, fault, &reach);
     }
     let hands = Hands::new(world, &between, names);
-    let mut controller = between.controller()?;
-    let keep = async {
-        while let Some(dead) = reached.recv().await {
-            controller.kill().await.map_err(trouble)?;
-            drop::<oneshot::Sender<()>>(dead);
-            controller = between.controller()?;
-        }
-        Err::<Value, Trouble>("nobody can be told of a kill".to_owned())
-    };
+    let mut replicas = Replicas::start(&between, scenario.has_replicas())?;
     let go = async {
         let standing = scenario.go(&hands).await?;
         // The very last call: its caller may be about to be killed.
@@ -100,7 +93,7 @@ pub async fn run(
         wait::until("the controller's end", LIMIT, settled).await.map_err(trouble)?;
         Ok(standing)
     };
-    let ended = tokio::select! { ended = keep => ended, ended = go => ended };
+    let ended = tokio::select! { trouble = replicas.keep(&mut reached) => Err(trouble), ended = go => ended };
     // Whatever is done now is part of the run: the controller is there until all is cleared away.
     let told = Told::of(&hands.follow.state(), hands.expected());
     let mut findings = Vec::new();
@@ -121,15 +114,15 @@ pub async fn run(
             findings.extend(oracle::outcomes(&hands.written(), &told.statuses));
         }
     }
-    controller.kill().await.map_err(trouble)?;
+    replicas.end().await?;
     let of = |side, proxy: &Proxy| proxy.calls().into_iter().map(move |call| (side, call));
     let calls: Vec<_> = of(Side::Daytona, &between.daytona).chain(of(Side::Kubernetes, &between.kubernetes)).collect();
-    let account = account(&calls, &between, &hands.written());
+    let account = account(&calls, &replicas, &hands.written());
     let fired = between.daytona.met() + between.kubernetes.met() > 0;
     Ok(Outcome { standing: ended.unwrap_or_default(), findings, fired, calls, account })
 }
 
-fn aim(between: &Between, target: &Target, fault: Fault, reach: &mpsc::Sender<oneshot::Sender<()>>) {
+fn aim(between: &Between, target: &Target, fault: Fault, reach: &Order) {
     match target {
         Target::Call(side, at) => {
             let proxy = match side {
@@ -140,35 +133,31 @@ fn aim(between: &Between, target: &Target, fault: Fault, reach: &mpsc::Sender<on
         }
         Target::Watches(kind) => {
             let (kind, Fault::Watch(disturbance)) = (kind.clone(), fault) else { return };
-            between
-                .kubernetes
-                .meddle(Box::new(move |call| (watched(call) == Some(&kind)).then_some(Deed::Watch(disturbance))));
+            // A watch that is made anew after it was frozen, or had missed too much, has to be heard at last.
+            let last = match disturbance {
+                Disturbance::Freeze => 1,
+                Disturbance::Miss(_) => 3,
+                Disturbance::Hold(_) | Disturbance::Replay(_) => u64::MAX,
+            };
+            between.kubernetes.meddle(Box::new(move |call| {
+                (watched(call) == Some(&kind) && call.nth <= last).then_some(Deed::Watch(disturbance))
+            }));
         }
     }
 }
 
-/// Has the controller killed by whoever keeps it, and waits until it is dead.
-pub(super) fn killer(reach: &mpsc::Sender<oneshot::Sender<()>>) -> Kill {
-    let reach = reach.clone();
-    Box::new(move || {
-        Box::pin(async move {
-            let (dead, is_dead) = oneshot::channel();
-            let _ = reach.send(dead).await;
-            // Its sender is dropped when the controller is dead.
-            let _ = is_dead.await;
-        })
-    })
-}
-
-fn account(calls: &[(Side, Call)], between: &Between, written: &str) -> String {
+pub(super) fn account(calls: &[(Side, Call)], replicas: &Replicas<'_>, written: &str) -> String {
     let mut text = String::from("calls:\n");
     for (side, call) in calls {
         let _ = writeln!(text, "  {side} {call}");
     }
-    let _ = writeln!(text, "scripts:\n{written}end of the controllers' log:");
-    for line in supervise::log_tail(&between.log, LINES).lines() {
-        text.extend(line.chars().take(WIDTH));
-        text.push('\n');
+    let _ = writeln!(text, "scripts:\n{written}");
+    for log in replicas.told(LINES) {
+        text.push_str("end of a controller's log:\n");
+        for line in log.lines() {
+            text.extend(line.chars().take(WIDTH));
+            text.push('\n');
+        }
     }
     text
 }

@@ -30,12 +30,22 @@ pub enum Scenario {
     Files,
     /// The namespace is deleted with all that is in it while a command runs.
     Namespace,
+    /// As [`Self::Sessions`], with two controllers of which one leads; it is the one that is killed.
+    Replicas,
 }
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Sessions, Self::OneShot, Self::Suspend, Self::Sleep, Self::Reuse, Self::Files, Self::Namespace];
+    pub const ALL: [Self; 8] = [
+        Self::Sessions,
+        Self::OneShot,
+        Self::Suspend,
+        Self::Sleep,
+        Self::Reuse,
+        Self::Files,
+        Self::Namespace,
+        Self::Replicas,
+    ];
 
     /// Its name on command lines.
     #[must_use]
@@ -48,6 +58,7 @@ impl Scenario {
             Self::Reuse => "reuse",
             Self::Files => "files",
             Self::Namespace => "namespace",
+            Self::Replicas => "replicas",
         }
     }
 
@@ -63,13 +74,19 @@ impl Scenario {
         self == Self::Namespace
     }
 
+    /// Whether there are two controllers.
+    #[must_use]
+    pub fn has_replicas(self) -> bool {
+        self == Self::Replicas
+    }
+
     /// Goes through it. Gives how things stood before all was deleted.
     ///
     /// # Errors
     /// When a step does not come to its end.
     pub async fn go(self, hands: &Hands<'_>) -> Result<Value, Trouble> {
         match self {
-            Self::Sessions => base(hands, true).await,
+            Self::Sessions | Self::Replicas => base(hands, true).await,
             Self::OneShot => base(hands, false).await,
             Self::Suspend => suspend(hands).await,
             Self::Sleep => sleep(hands).await,

@@ -1,6 +1,8 @@
 //! The commands `cargo enumerate` and `cargo soak`: a control plane of their own, and what they are told.
 
+use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
@@ -42,45 +44,105 @@ pub struct Options {
     pub fresh: bool,
 }
 
+/// What `cargo soak` is told on its command line.
+#[derive(Debug, clap::Parser)]
+#[command(name = "cargo soak", about = "Random faults at the controller's calls, under load")]
+pub struct SoakOptions {
+    /// For how long.
+    #[arg(long, default_value_t = 10)]
+    pub minutes: u64,
+    /// Decides which faults there are; left out: another each time. The order of calls differs from run to run all the
+    /// same.
+    #[arg(long)]
+    pub seed: Option<u64>,
+}
+
+/// A control plane and the programs.
+struct Stage {
+    plane: ControlPlane,
+    ground: Ground,
+    _scratch: tempfile::TempDir,
+}
+
+impl Stage {
+    async fn up([controller, daytona]: [PathBuf; 2]) -> Result<Self, Trouble> {
+        let scratch = tempfile::Builder::new().prefix("enumerate-").tempdir().map_err(trouble)?;
+        let plane = ControlPlane::start(&scratch.path().join("control-plane")).await.map_err(trouble)?;
+        install::crds(plane.cluster(), &install::workspace().join("crds")).await.map_err(trouble)?;
+        let (cluster, kubeconfig) = (plane.cluster().clone(), plane.kubeconfig());
+        let ground = Ground::new(cluster, kubeconfig, [controller, daytona], scratch.path()).await?;
+        Ok(Self { plane, ground, _scratch: scratch })
+    }
+
+    async fn down(self) -> Result<(), Trouble> {
+        self.plane.stop().await.map_err(trouble)
+    }
+}
+
+/// The controller and the local Daytona, built.
+async fn built() -> Result<[PathBuf; 2], Trouble> {
+    let build = |name| tokio::task::spawn_blocking(move || programs::built(name).map_err(trouble));
+    let controller = build("daytona-controller").await.map_err(trouble)??;
+    Ok([controller, build("local-daytona").await.map_err(trouble)??])
+}
+
 /// Tries all pairs; tells the totals.
 ///
 /// # Errors
 /// When something does not start, or a scenario goes wrong without any fault.
 pub async fn run(options: &Options) -> Result<Totals, Trouble> {
     let start = Instant::now();
-    let build = |name| tokio::task::spawn_blocking(move || programs::built(name).map_err(trouble));
-    let controller = build("daytona-controller").await.map_err(trouble)??;
-    let daytona = build("local-daytona").await.map_err(trouble)??;
+    let programs = built().await?;
     let mut digest = Sha256::new();
-    for program in [&controller, &daytona, &std::env::current_exe().map_err(trouble)?] {
+    for program in programs.iter().chain([&std::env::current_exe().map_err(trouble)?]) {
         digest.update(std::fs::read(program).map_err(trouble)?);
     }
     let digest = digest.finalize().iter().take(8).fold(0_u64, |digest, byte| digest << 8 | u64::from(*byte));
     let journal = Journal::open(&options.resume, &format!("{digest:016x}"), options.fresh)?;
-    let scratch = tempfile::Builder::new().prefix("enumerate-").tempdir().map_err(trouble)?;
+    let accounts = options.resume.with_extension("failed");
     println!("Starting a control plane; what is done is kept in {}.", options.resume.display());
-    let plane = ControlPlane::start(&scratch.path().join("control-plane")).await.map_err(trouble)?;
-    install::crds(plane.cluster(), &install::workspace().join("crds")).await.map_err(trouble)?;
-    let ground =
-        Ground::new(plane.cluster().clone(), plane.kubeconfig(), [controller, daytona], scratch.path()).await?;
-    let scenarios = if options.scenario.is_empty() { Scenario::ALL.to_vec() } else { options.scenario.clone() };
+    let stage = Stage::up(programs).await?;
     let order = Order {
-        scenarios,
+        scenarios: if options.scenario.is_empty() { Scenario::ALL.to_vec() } else { options.scenario.clone() },
         wanted: Box::new(|pair| {
             let name = pair.to_string();
             options.shard.has(&name) && name.contains(&options.only)
         }),
         jobs: options.jobs,
         until: options.minutes.map(|minutes| start + Duration::from_secs(minutes * 60)),
-        accounts: options.resume.with_extension("failed"),
+        accounts: accounts.clone(),
     };
-    let totals = enumerate(&ground, order, journal).await;
-    plane.stop().await.map_err(trouble)?;
+    let totals = enumerate(&stage.ground, order, journal).await;
+    stage.down().await?;
     let totals = totals?;
-    println!(
-        "{} s; accounts of failures: {}",
-        start.elapsed().as_secs(),
-        options.resume.with_extension("failed").display()
-    );
+    println!("{} s; what failed is told in {}", start.elapsed().as_secs(), accounts.display());
     Ok(totals)
+}
+
+/// Random faults under load; tells the totals.
+///
+/// # Errors
+/// When something does not start.
+pub async fn soak(options: &SoakOptions) -> Result<Totals, Trouble> {
+    let seed = options.seed.unwrap_or_else(|| RandomState::new().hash_one(std::process::id()) >> 32);
+    println!("Starting a control plane; the seed is {seed}, to do it again: --seed {seed}");
+    let stage = Stage::up(built().await?).await?;
+    let totals = super::soak::soak(&stage.ground, Duration::from_secs(options.minutes * 60), seed).await;
+    stage.down().await?;
+    totals
+}
+
+/// Prints the last line, and says how the program ends.
+#[must_use]
+pub fn exit(program: &str, totals: Result<Totals, Trouble>) -> ExitCode {
+    match totals {
+        Ok(totals) => {
+            println!("{totals}");
+            if totals.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(trouble) => {
+            eprintln!("\n{program}: {trouble}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -184,12 +184,15 @@ impl World {
         command
             .arg("run")
             .args(["--busy-poll=100ms", "--lease-poll=1s", "--absence-grace=1s", "--gauge-interval=10s"])
-            .args(["--command-poll=2s", "--drain-timeout=20s", "--health-addr=127.0.0.1:0"])
+            .args(["--command-poll=2s", "--drain-timeout=20s", "--watch-timeout=5s", "--health-addr=127.0.0.1:0"])
+            .args(["--leader-elect-lease-duration=3s"])
+            .arg(format!("--leader-elect-lease-name={}-daytona-controller", self.namespace))
             .arg(format!("--request-timeout={}s", REQUEST_TIMEOUT.as_secs()))
             .arg(format!("--kubernetes-timeout={}s", REQUEST_TIMEOUT.as_secs()))
             .arg(format!("--command-hold={}s", COMMAND_HOLD.as_secs()))
             .args(["--watch-namespace", &self.namespace])
             .arg(format!("--daytona-api-url={}/api", daytona.url()))
+            .env("POD_NAMESPACE", &self.home)
             .env("KUBECONFIG", file("kubeconfig"))
             .env("POD_NAMESPACE", &self.home)
             .env("RUST_LOG", "info,daytona_controller=debug")
@@ -205,19 +208,35 @@ pub struct Between {
     /// Before the Kubernetes API.
     pub kubernetes: Proxy,
     command: Command,
-    /// The controllers' log.
-    pub log: PathBuf,
+    log: PathBuf,
     /// Where scripts write down that they ran, outside of any sandbox.
     pub scripts: PathBuf,
 }
 
 impl Between {
-    /// Starts a controller.
+    /// Where the log of a controller of this run goes, by its number.
+    #[must_use]
+    pub fn log(&self, number: usize) -> PathBuf {
+        self.log.with_extension(format!("{number}.log"))
+    }
+
+    /// Starts a controller, perhaps one of several.
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn controller(&self) -> Result<Supervised, Trouble> {
-        Supervised::spawn(&self.command, &self.log).map_err(trouble)
+    pub fn controller(&self, log: &Path, several: bool) -> Result<Supervised, Trouble> {
+        let mut command = Command::new(self.command.get_program());
+        command.args(self.command.get_args());
+        if several {
+            command.arg("--leader-elect");
+        }
+        for (name, value) in self.command.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        Supervised::spawn(&command, log).map_err(trouble)
     }
 }
 

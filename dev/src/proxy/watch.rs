@@ -21,6 +21,9 @@ const TOO_OLD: &[u8] = br#"{"type":"ERROR","object":{"kind":"Status","apiVersion
 /// Bytes of a line that has not come to its end may be so many.
 const LONGEST: usize = 16 << 20;
 
+/// How often it is looked whether the caller has left.
+const LOOK: Duration = Duration::from_millis(500);
+
 type Told = mpsc::Sender<Result<Frame<Bytes>, std::convert::Infallible>>;
 
 /// The answer to a watch with its events disturbed. Its number in the record is noted with the first event that is.
@@ -75,6 +78,10 @@ async fn tell(lines: &mut Lines, disturbance: Disturbance, mut told: Told, noted
             while lines.next(&told).await?.is_some() {
                 noted();
             }
+            // Nor is the end of the watch told.
+            while !told.is_closed() {
+                tokio::time::sleep(LOOK).await;
+            }
             Ok(())
         }
     }
@@ -120,7 +127,7 @@ impl Lines {
             }
             let chunk = loop {
                 // A caller that leaves says so only by its end of the channel.
-                match tokio::time::timeout(Duration::from_millis(500), self.response.chunk()).await {
+                match tokio::time::timeout(LOOK, self.response.chunk()).await {
                     Ok(chunk) => break chunk,
                     Err(_) if told.is_closed() => return Err(Left),
                     Err(_) => {}
