@@ -19,6 +19,7 @@ pub struct Names {
     uid: Regex,
     attempt: Regex,
     upload: Regex,
+    namespace: String,
     known: Mutex<Known>,
 }
 
@@ -29,16 +30,17 @@ struct Known {
 }
 
 impl Names {
-    /// Nothing is known yet.
+    /// Nothing is known yet but the namespace, after which objects of the cluster may be called.
     ///
     /// # Errors
     /// Never: its patterns are fixed.
-    pub fn new() -> Result<Arc<Self>, regex_lite::Error> {
+    pub fn new(namespace: &str) -> Result<Arc<Self>, regex_lite::Error> {
         Ok(Arc::new(Self {
             uid: Regex::new("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")?,
             // What the runner is asked to do, and of which attempt; a start carries a wait behind it.
             attempt: Regex::new(r"runner-[0-9a-f]+\.sh'? ([a-z]+)(?: '?([0-9a-f-]{36}-\d+)'?)?")?,
             upload: Regex::new(r"/(input/[0-9a-f-]{36}-\d+|files/stage)/")?,
+            namespace: namespace.to_owned(),
             known: Mutex::default(),
         }))
     }
@@ -48,7 +50,7 @@ impl Names {
         self.known().objects.insert(uid.to_owned(), name.to_owned());
     }
 
-    /// The text with the names of what its UIDs stand for.
+    /// The text with the names of what its UIDs stand for, and without the namespace that it may begin with.
     #[must_use]
     pub fn told(&self, text: &str) -> String {
         let known = self.known();
@@ -56,7 +58,11 @@ impl Names {
             let uid = found.get(0).map_or("", |all| all.as_str());
             known.objects.get(uid).cloned().unwrap_or_else(|| "{uid}".to_owned())
         };
-        self.uid.replace_all(text, name).into_owned()
+        let told = self.uid.replace_all(text, name);
+        match told.strip_prefix(&self.namespace) {
+            Some(rest) if rest.is_empty() || rest.starts_with('-') => format!("{{namespace}}{rest}"),
+            _ => told.into_owned(),
+        }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -160,7 +166,7 @@ mod tests {
     const UID: &str = "6b9f486b-ba6f-4e48-82f2-54933e367ceb";
 
     fn names() -> Arc<Names> {
-        let names = Names::new().unwrap();
+        let names = Names::new("ns-7").unwrap();
         names.created(UID, "one");
         names
     }
@@ -206,6 +212,9 @@ mod tests {
             name(Method::POST, "/api/v1/namespaces/ns-7/configmaps", &made),
             "/api/v1/namespaces/{namespace}/configmaps: one-stdout"
         );
-        assert_eq!(name(Method::GET, "/api/v1/namespaces/ns-7", ""), "/api/v1/namespaces/{name}: ns-7");
+        assert_eq!(name(Method::GET, "/api/v1/namespaces/ns-7", ""), "/api/v1/namespaces/{name}: {namespace}");
+        let claim = "/apis/coordination.k8s.io/v1/namespaces/ns-7-home/leases/ns-7-controller";
+        let told = "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}: {namespace}-controller";
+        assert_eq!(name(Method::PUT, claim, ""), told);
     }
 }

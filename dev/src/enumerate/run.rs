@@ -74,7 +74,7 @@ pub async fn run(
     fault: Option<(&Target, Fault)>,
     expected: Option<&Value>,
 ) -> Result<Outcome, Trouble> {
-    let names = Names::new().map_err(trouble)?;
+    let names = Names::new(&world.namespace).map_err(trouble)?;
     let before = Before::see(world).await?;
     let between = world.between(&names).await?;
     let (reach, mut reached) = mpsc::channel(1);

@@ -110,7 +110,7 @@ fn meddler(side: Side, chaos: &Arc<Mutex<Chaos>>, order: &Order) -> Meddler {
 /// When the surroundings fail.
 pub async fn soak(ground: &Ground, lasts: Duration, seed: u64) -> Result<Totals, Trouble> {
     let world = World::new(ground).await?;
-    let names = Names::new().map_err(trouble)?;
+    let names = Names::new(&world.namespace).map_err(trouble)?;
     let before = Before::see(&world).await?;
     let between = world.between(&names).await?;
     let (order, mut orders) = mpsc::channel(1);
