@@ -21,7 +21,7 @@ use crate::{
         files::Files,
         lease::{
             Credentials, Observed, Remote, Session, adopts, is_abandoned, is_ending, is_ours, own_name, reuse_key,
-            reuse_name,
+            reuse_name, waits_for_commands,
         },
         queue,
     },
@@ -104,8 +104,8 @@ pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
         {
             ctx.board.set_recovered(&uid, false);
             // Past its time, what runs is not waited for: then it is asked whether the session is there.
-            let drained = observed.leaving >= ctx.config.intervals.drain;
-            observed.session = session(lease, client, sandbox, running > 0 && !drained && !overdue, ctx).await;
+            let drains = waits_for_commands(lease, &observed, &ctx.config.intervals);
+            observed.session = session(lease, client, sandbox, drains, ctx).await;
         }
         if !matches!(observed.remote, Remote::Unknown(_) | Remote::Unproven) {
             ctx.board.keep_client(&uid, client);

@@ -10,9 +10,9 @@ use super::{
     files::{is_hindered, is_unwritable, keep_files},
     lease_failure::{MISMATCH, failure, stuck},
     lease_seen::pace,
-    release::release,
+    release::{release, waits},
     sandbox::{drift, is_kept_awake},
-    suspend::suspend,
+    suspend::{is_over, suspend},
 };
 use crate::{
     api::{LEASE_FINALIZER, LeaseReason as Reason, SandboxLease, SessionStatus},
@@ -74,6 +74,17 @@ pub fn decide(lease: &SandboxLease, observed: &Observed, intervals: &Intervals) 
         told.quiet();
     }
     Plan { step, told, again }
+}
+
+/// Whether a lease that lets go, or is suspended, waits for the end of what runs. For so long a session that serves is not
+/// asked about, and goes on to serve: those that run are ended through it.
+#[must_use]
+pub fn waits_for_commands(lease: &SandboxLease, observed: &Observed, intervals: &Intervals) -> bool {
+    if is_ending(lease) {
+        waits(lease, observed, intervals)
+    } else {
+        lease.spec.suspend && observed.running > 0 && !is_over(lease, observed, intervals)
+    }
 }
 
 /// Nothing is left to be looked at.

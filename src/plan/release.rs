@@ -172,8 +172,8 @@ fn release_sandbox(
             return (Step::Rest, wait);
         }
     }
-    let place = lease.status.as_ref().and_then(|s| s.place());
-    if observed.running > 0 && observed.leaving < intervals.drain && place.is_some() {
+    let waits = waits(lease, observed, intervals) && lease.status.as_ref().is_some_and(|s| s.place().is_some());
+    if waits && observed.leaving < intervals.drain {
         // The commands are ended by their own controller, which needs a way into the sandbox.
         if !matches!(observed.session, Session::Serving) {
             return (Step::ResumeSession, wait);
@@ -181,7 +181,7 @@ fn release_sandbox(
         told.deleting(&format!("ending {} running command(s)", observed.running));
         return (Step::Rest, intervals.busy);
     }
-    if observed.running > 0 && place.is_some() && policy(lease) == ReclaimPolicy::Retain {
+    if waits {
         // Whoever has it next would have what runs in it.
         let message = format!(
             "{} command(s) in sandbox {id} could not be ended yet, so it is not given away. If they cannot be, set \
@@ -213,6 +213,11 @@ fn release_sandbox(
             (Step::DeleteSession, wait)
         }
     }
+}
+
+/// Whether the end of what runs is waited for: for a while, and for as long as it takes where the sandbox is given away.
+pub(super) fn waits(lease: &SandboxLease, observed: &Observed, intervals: &Intervals) -> bool {
+    observed.running > 0 && (observed.leaving < intervals.drain || policy(lease) == ReclaimPolicy::Retain)
 }
 
 fn recorded_session(lease: &SandboxLease) -> bool {

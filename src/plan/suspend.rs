@@ -54,6 +54,14 @@ pub(super) fn suspend(
     }
 }
 
+/// Whether what runs is not waited for any more.
+pub(super) fn is_over(lease: &SandboxLease, observed: &Observed, intervals: &Intervals) -> bool {
+    match lease.spec.suspend_policy {
+        SuspendPolicy::Drain => observed.overdue,
+        SuspendPolicy::Cancel => observed.leaving >= intervals.drain,
+    }
+}
+
 fn suspend_running(
     sandbox: &Sandbox,
     lease: &SandboxLease,
@@ -65,10 +73,7 @@ fn suspend_running(
     let status = lease.status.clone().unwrap_or_default();
     told.sandbox_runs();
     // What runs is seen to its end by its own controller, which needs a way into the sandbox.
-    let over = match lease.spec.suspend_policy {
-        SuspendPolicy::Drain => observed.overdue,
-        SuspendPolicy::Cancel => observed.leaving >= intervals.drain,
-    };
+    let over = is_over(lease, observed, intervals);
     if observed.running > 0 && status.place().is_some() && !over {
         let doing = match lease.spec.suspend_policy {
             SuspendPolicy::Drain => "waiting for the end of",

@@ -57,6 +57,23 @@ fn a_lease_that_is_created_suspended_makes_nothing() {
 }
 
 #[test]
+fn what_is_resumed_for_running_commands_serves_until_they_have_ended() {
+    // Else it would be resumed over and over, and the commands would find it serving only by chance.
+    let ending = ["Delete", "Stop", "Archive", "Retain"].map(|policy| ends(SessionLives, policy));
+    let drains = suspended(SessionLives);
+    let cancels = with_spec(SessionLives, &json!({ "suspend": true, "suspendPolicy": "Cancel" }));
+    for lease in ending.iter().chain([&drains, &cancels]) {
+        for (overdue, leaving) in [(false, 0), (true, 0), (false, 60), (true, 600)] {
+            let leaving = Duration::from_secs(leaving);
+            let observed = Observed { running: 1, overdue, leaving, ..with(Session::Listed) };
+            let resumed = step(lease, &observed) == Step::ResumeSession;
+            let case = format!("{:?} {:?} {overdue} {leaving:?}", lease.spec.reclaim_policy, lease.spec.suspend_policy);
+            assert_eq!(waits_for_commands(lease, &observed, &INTERVALS), resumed, "{case}");
+        }
+    }
+}
+
+#[test]
 fn a_suspended_lease_ends_its_session_then_stops_its_sandbox() {
     let lease = suspended(SessionLives);
     let running = Observed { running: 1, session: Session::Serving, ..box_("started") };
