@@ -285,7 +285,9 @@ async fn in_session(
             return Ok(report(lease.clone(), &told, ctx).await?.map_or(Next::Gone, Next::now));
         }
         Step::DeleteSession => {
-            toolbox.delete_session(&session.id).await?;
+            for id in plan::session_ids(lease, &session) {
+                toolbox.delete_session(&id).await?;
+            }
             let again = ctx.board.wrote_again(&lease.uid().unwrap_or_default(), "delete session");
             return Ok(if again { Next::After(ctx.config.intervals.busy) } else { Next::now(lease.clone()) });
         }

@@ -21,7 +21,7 @@ use crate::{
         files::Files,
         lease::{
             Credentials, Observed, Remote, Session, adopts, is_abandoned, is_ending, is_ours, own_name, reuse_key,
-            reuse_name, waits_for_commands,
+            reuse_name, session_ids, waits_for_commands,
         },
         queue,
     },
@@ -276,12 +276,23 @@ async fn session(
         return Session::NotAsked;
     };
     match toolbox.session_exists(&recorded.id).await {
-        Ok(false) => Session::Absent,
         Ok(true) if suspicion == Some(Suspicion::Shell) && !leaving => {
             let check = workspace(lease).check(&recorded.id);
             probe(&toolbox, &recorded.id, &check).await
         }
         Ok(true) => Session::Listed,
+        // None is left behind with the sandbox.
+        Ok(false) if leaving => {
+            for other in session_ids(lease, recorded).iter().filter(|id| **id != recorded.id) {
+                match toolbox.session_exists(other).await {
+                    Ok(true) => return Session::Listed,
+                    Ok(false) => {}
+                    Err(error) => return Session::Unknown(error),
+                }
+            }
+            Session::Absent
+        }
+        Ok(false) => Session::Absent,
         Err(error) => Session::Unknown(error),
     }
 }

@@ -23,7 +23,7 @@ pub use super::{
     abandon::{is_abandoned, orphan},
     claim::{Owner, adopts, is_ours, own_name, released, reuse_key, reuse_name},
     expiry::{expiry, is_ending, is_expired},
-    lease_seen::{Credentials, Intervals, Observed, Remote, Session, Step, session_id},
+    lease_seen::{Credentials, Intervals, Observed, Remote, Session, Step, session_id, session_ids},
     lease_status::{Told, is_failing, status},
 };
 

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 
 use super::{claim::Owner, escrow::Escrow, files::Files};
 use crate::{
-    api::{LeaseReason as Reason, SandboxLease},
+    api::{LeaseReason as Reason, SandboxLease, SessionStatus},
     daytona::{Class, Error, Sandbox, Setting},
 };
 
@@ -183,6 +183,15 @@ pub struct Intervals {
 pub fn session_id(lease: &SandboxLease, generation: i64) -> String {
     let kind = if lease.spec.use_sessions { "" } else { "w" };
     format!("{}-{kind}{generation}", lease.uid().unwrap_or_default())
+}
+
+/// Ids of the sessions that may live: the recorded one, and while that one has never served, the one before it. It is
+/// deleted only when its successor is opened.
+#[must_use]
+pub fn session_ids(lease: &SandboxLease, recorded: &SessionStatus) -> Vec<String> {
+    let before = recorded.generation - 1;
+    let before = (before > 0 && recorded.creation_time.is_none()).then(|| session_id(lease, before));
+    std::iter::once(recorded.id.clone()).chain(before).collect()
 }
 
 /// How soon to look again at what Daytona is changing: the longer it takes, the later.

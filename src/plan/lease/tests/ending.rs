@@ -74,6 +74,17 @@ fn what_is_resumed_for_running_commands_serves_until_they_have_ended() {
 }
 
 #[test]
+fn a_session_that_was_to_be_replaced_lives_until_its_successor_serves() {
+    let ids = |generation, lives: bool| {
+        let recorded = SessionStatus { id: "now".to_owned(), generation, creation_time: lives.then(|| Time(at(0))) };
+        session_ids(&lease(SessionLives), &recorded)
+    };
+    assert_eq!(ids(1, false), ["now"]);
+    assert_eq!(ids(2, true), ["now"]);
+    assert_eq!(ids(2, false), ["now", "uid-1"]);
+}
+
+#[test]
 fn a_suspended_lease_ends_its_session_then_stops_its_sandbox() {
     let lease = suspended(SessionLives);
     let running = Observed { running: 1, session: Session::Serving, ..box_("started") };
