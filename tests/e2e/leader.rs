@@ -81,8 +81,9 @@ async fn a_leader_that_was_frozen_makes_no_call_when_it_wakes_up() {
     signal(&first, "-STOP");
     another_leads(&world, &leader).await;
     world.command("two", "echo two >>runs").await;
-    let done = world.until_finished("two").await;
-    // The last look that the other has reason for.
+    // The last write and the last look that the other has reason for.
+    let over = |o: &serde_json::Value| o["status"]["state"] == "Finished" && o["metadata"]["finalizers"].is_null();
+    let done = world.until("sbcmd", "two", "finished and released", over).await;
     world.until("sblease", "l", "counted", |lease| lease["status"]["commands"]["succeeded"] == 1).await;
     let calls = world.daytona.calls().await.unwrap().len();
     signal(&first, "-CONT");
