@@ -17,6 +17,8 @@ mod lease_failure;
 mod lease_seen;
 mod lease_status;
 pub mod logs;
+#[cfg(test)]
+mod model;
 pub mod orphan;
 pub mod outcome;
 pub mod queue;

@@ -1,0 +1,95 @@
+//! The properties, and what they have found.
+
+use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
+
+use super::{
+    event::{CALM, COMMANDS, Event, Fault, Nature, Scenario, Script, Trouble, WHOLE, Wants, events, scenario},
+    live,
+};
+use crate::api::ReclaimPolicy;
+
+/// The same cases each time, as a test must have; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` ask for others, and more.
+fn explore(sessions: bool, cases: u32, seed: u64) {
+    let asked = Config::default();
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { asked.cases } else { cases };
+    let rng_seed = if asked.rng_seed == RngSeed::Random { RngSeed::Fixed(seed) } else { asked.rng_seed };
+    let config = Config { cases, rng_seed, failure_persistence: None, max_shrink_iters: 20_000, ..asked };
+    let result = TestRunner::new(config).run(&(scenario(sessions), events()), |(scenario, events)| {
+        live(&scenario, &events, false).map_err(TestCaseError::fail)
+    });
+    match result {
+        Ok(()) => {}
+        Err(TestError::Abort(why)) => panic!("{why}"),
+        Err(TestError::Fail(_, (scenario, events))) => {
+            let events = fewest(&scenario, events);
+            let wrong = live(&scenario, &events, true).unwrap_err();
+            panic!("{wrong}\n{scenario:#?}\n{events:#?}");
+        }
+    }
+}
+
+/// What has become harmless while the others were made simpler is left out.
+fn fewest(scenario: &Scenario, mut events: Vec<Event>) -> Vec<Event> {
+    let mut at = events.len();
+    while at > 0 {
+        at -= 1;
+        let left_out = events.remove(at);
+        if live(scenario, &events, false).is_ok() {
+            events.insert(at, left_out);
+        }
+    }
+    events
+}
+
+#[test]
+fn whatever_happens_nothing_is_lost_done_twice_or_left_behind_with_a_session() {
+    explore(true, 2000, 1);
+}
+
+#[test]
+fn whatever_happens_nothing_is_lost_done_twice_or_left_behind_without_a_session() {
+    explore(false, 2000, 2);
+}
+
+// --- what was found ------------------------------------------------------------------------------------------------
+
+const LEASE: Event = Event::Lease { fresh: true, phases: WHOLE, trouble: None };
+
+fn quiet(sessions: bool, calm: usize) -> Scenario {
+    let script = Script { code: 0, when_ended: 143, nature: Nature::Plain, deadline: None };
+    Scenario {
+        sessions,
+        parallel: 1,
+        reclaim: ReclaimPolicy::Retain,
+        wants: Wants::Own,
+        deaf: false,
+        secret: false,
+        lasts: None,
+        taken: false,
+        usual: Fault::Lost,
+        resumes: false,
+        calm,
+        scripts: [script; COMMANDS],
+    }
+}
+
+fn holds(scenario: &Scenario, events: &[Event]) {
+    if let Err(wrong) = live(scenario, events, true) {
+        panic!("{wrong}");
+    }
+}
+
+#[test]
+fn what_goes_on_for_longer_than_the_time_to_drain_is_ended_through_a_place_that_serves() {
+    let restarted = [Event::DeleteLease, Event::Restart, LEASE, Event::Pass(61), LEASE];
+    holds(&quiet(false, CALM.len()), &restarted);
+    holds(&quiet(true, CALM.len()), &restarted);
+}
+
+#[test]
+fn a_session_that_was_to_be_replaced_is_not_given_away_with_its_sandbox() {
+    // The answer of its first shell is lost.
+    let trouble = Some(Trouble { at: 7, writes: true, fault: Fault::Lost });
+    let opened = Event::Lease { fresh: true, phases: WHOLE, trouble };
+    holds(&quiet(true, 2), &[opened, Event::DeleteLease]);
+}
