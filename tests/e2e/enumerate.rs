@@ -18,10 +18,10 @@ use dev::{
 use crate::world::PLANE;
 
 /// How many runs go at once.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 6;
 
 /// Of the pairs that are not all tried, each so-manieth is.
-const EACH: usize = 40;
+const EACH: usize = 80;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_is_done_at_a_call_nothing_is_lost_done_twice_or_left_behind() {

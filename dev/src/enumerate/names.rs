@@ -36,7 +36,8 @@ impl Names {
     /// Never: its patterns are fixed.
     pub fn new(namespace: &str) -> Result<Arc<Self>, regex_lite::Error> {
         Ok(Arc::new(Self {
-            uid: Regex::new("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")?,
+            // A digest in a name is of such a thing.
+            uid: Regex::new("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")?,
             // What the runner is asked to do, and of which attempt; a start carries a wait behind it.
             attempt: Regex::new(r"runner-[0-9a-f]+\.sh'? ([a-z]+)(?: '?([0-9a-f-]{36}-\d+)'?)?")?,
             upload: Regex::new(r"/(input/[0-9a-f-]{36}-\d+|files/stage)/")?,
@@ -212,6 +213,8 @@ mod tests {
             name(Method::POST, "/api/v1/namespaces/ns-7/configmaps", &made),
             "/api/v1/namespaces/{namespace}/configmaps: one-stdout"
         );
+        let copy = format!("/api/v1/namespaces/ns-7/secrets/copy-{}", UID.replace('-', ""));
+        assert_eq!(name(Method::DELETE, &copy, ""), "/api/v1/namespaces/{namespace}/secrets/{name}: copy-{uid}");
         assert_eq!(name(Method::GET, "/api/v1/namespaces/ns-7", ""), "/api/v1/namespaces/{name}: {namespace}");
         let claim = "/apis/coordination.k8s.io/v1/namespaces/ns-7-home/leases/ns-7-controller";
         let told = "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}: {namespace}-controller";

@@ -194,7 +194,6 @@ impl World {
             .arg(format!("--daytona-api-url={}/api", daytona.url()))
             .env("POD_NAMESPACE", &self.home)
             .env("KUBECONFIG", file("kubeconfig"))
-            .env("POD_NAMESPACE", &self.home)
             .env("RUST_LOG", "info,daytona_controller=debug")
             .env_remove("DAYTONA_API_KEY");
         Ok(Between { daytona, kubernetes, command, log: file("log"), scripts: file("scripts") })

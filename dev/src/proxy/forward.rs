@@ -152,6 +152,7 @@ async fn answer(
             note(&response, &record);
             let (status, mut headers) = (response.status(), response.headers().clone());
             strip(&mut headers);
+            headers.remove(header::CONTENT_LENGTH);
             let body = watch::disturbed(response, disturbance, record, number);
             let mut answer = Response::new(Answer::new(body, None));
             (*answer.status_mut(), *answer.headers_mut()) = (status, headers);
