@@ -286,13 +286,15 @@ async fn daytona(directory: &std::path::Path, options: &Options) -> (Supervised,
     launch.start(&directory.join("daytona.log")).await.unwrap_or_else(|e| panic!("{e}"))
 }
 
+/// Where a file of this name is; what is in the controller's own folder has names of its own, which scripts use too.
 pub(crate) fn walk(directory: &std::path::Path, name: &str) -> Option<PathBuf> {
     for entry in std::fs::read_dir(directory).ok()?.flatten() {
         let path = entry.path();
         if entry.file_name() == name {
             return Some(path);
         }
-        if let Some(found) = path.is_dir().then(|| walk(&path, name)).flatten() {
+        let ours = entry.file_name() == ".daytona-controller";
+        if let Some(found) = (path.is_dir() && !ours).then(|| walk(&path, name)).flatten() {
             return Some(found);
         }
     }
