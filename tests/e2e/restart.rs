@@ -3,7 +3,7 @@
 use dev::faults::Rule;
 use serde_json::{Value, json};
 
-use crate::world::{Options, World, command, one_shot, walk};
+use crate::world::{Options, World, command, one_shot};
 
 /// Where the controller is killed: at a call that is held back before or after it took effect.
 const MOMENTS: [(&str, &str, &str); 4] = [
@@ -119,7 +119,7 @@ async fn what_was_left_before_a_restart_is_cleaned_up_and_what_runs_is_not() {
         apply(&runs, &format!("echo begun; touch begun-{lease}; while [ ! -e go ]; do sleep 0.05; done; exit 6")).await;
         world.eventually("it runs", async || world.path(&format!("begun-{lease}")).await.is_some()).await;
         let files = |uid: &Value| format!("{}-1", uid.as_str().unwrap());
-        let attempts = walk(&world.path(".daytona-controller").await.unwrap(), "attempt").unwrap();
+        let attempts = world.own_path("attempt").await.unwrap();
         world.kill_controller().await;
         // As after a crash between the last write and the cleaning up.
         let left = attempts.join(files(&done["metadata"]["uid"]));

@@ -249,6 +249,11 @@ impl World {
         std::fs::read_to_string(self.path(name).await?).ok()
     }
 
+    /// Where a file of this name is in the controller's own folder in the sandbox.
+    pub(crate) async fn own_path(&self, name: &str) -> Option<PathBuf> {
+        walk(&self.path(".daytona-controller").await?, name)
+    }
+
     /// How often Daytona was called this way.
     pub(crate) async fn calls(&self, route: &str) -> usize {
         self.daytona.count(route).await.unwrap()
