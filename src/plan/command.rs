@@ -54,22 +54,17 @@ pub fn decide(command: &SandboxCommand, observed: &Observed, now: Timestamp) -> 
             Step::Record(Box::new(command_status::observed(status, command)), Again::AtOnce)
         }
         Some(CommandState::Finished) => Step::Rest,
-        // Somebody took it off; what runs must be ended before the object may go.
+        // Before anything is sent: what runs must be ended before the object may go. It comes after the first status, which
+        // holds the command's place: it changes the resourceVersion by which that is reckoned.
         Some(CommandState::Running) if !ours => Step::AddFinalizer,
         Some(CommandState::Running) => run(command, &status, observed, deleted, now),
         // Never sent: the intent to send is recorded before.
         _ if deleted => Step::RemoveFinalizer,
-        _ => queued(command, &status, observed, ours, now),
+        _ => queued(command, &status, observed, now),
     }
 }
 
-fn queued(
-    command: &SandboxCommand,
-    old: &SandboxCommandStatus,
-    observed: &Observed,
-    ours: bool,
-    now: Timestamp,
-) -> Step {
+fn queued(command: &SandboxCommand, old: &SandboxCommandStatus, observed: &Observed, now: Timestamp) -> Step {
     let mut status = old.clone();
     status.accepted_time = status.accepted_time.or(Some(Time(now)));
     status.sequence = status.sequence.or_else(|| queue::sequence(command));
@@ -127,7 +122,6 @@ fn queued(
                 // Before the sandbox is looked at: nothing is woken for what cannot run.
                 (_, Inputs::Missing(reason, message)) => (*reason, message.clone()),
                 (_, Inputs::Unfit(_)) => return attempt(command, &status, observed, sandbox, now),
-                (Sandbox::Up { trusted: true, .. }, _) if !ours => return Step::AddFinalizer,
                 (Sandbox::Up { trusted: true, .. }, _) => {
                     return attempt(command, &status, observed, sandbox, now);
                 }

@@ -156,14 +156,15 @@ fn nothing_is_written_twice() {
 fn finalizer_and_intent_come_before_the_first_call() {
     let ready = seen(present(up("session-2", 1)));
     let new = command(SandboxCommandStatus::default());
-    assert_eq!(decide(&new, &ready, at(0)), Step::AddFinalizer);
-    let step = decide(&ours(new), &ready, at(0));
+    let step = decide(&new, &ready, at(0));
     let Step::Record(status, Again::AtOnce) = &step else { panic!("{step:?}") };
     assert_eq!(status.state, Some(CommandState::Running));
     assert_eq!(status.attempts, Some(1));
     assert_eq!(status.sandbox_id.as_deref(), Some("box"));
-    let recorded = ours(command((**status).clone()));
+    let recorded = command((**status).clone());
     let fresh = Observed { sent: Sent { fresh: true, ..Sent::default() }, ..ready.clone() };
+    assert_eq!(decide(&recorded, &fresh, at(0)), Step::AddFinalizer);
+    let recorded = ours(recorded);
     assert_eq!(decide(&recorded, &fresh, at(0)), Step::Submit { epoch: 1 });
     assert_eq!(decide(&recorded, &ready, at(0)), Step::Wait, "recorded by an earlier controller: look first");
 }
