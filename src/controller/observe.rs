@@ -1,6 +1,6 @@
 //! Asks Daytona about a lease's sandbox and session. Changes nothing, save a probe that the session must answer.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
@@ -10,6 +10,7 @@ use super::{
     context::Context,
     credentials::{self, Found},
     escrow, files, owners,
+    subject::attempt,
 };
 use crate::{
     api::{LEASE_FINALIZER, SandboxCommand, SandboxLease, SandboxLeaseStatus, SuspendPolicy},
@@ -25,7 +26,7 @@ use crate::{
         },
         queue,
     },
-    shell::Workspace,
+    shell::{Answer, Workspace},
 };
 
 /// What was seen, and the client to act with.
@@ -138,6 +139,12 @@ fn is_late(command: &SandboxCommand, ctx: &Context) -> bool {
         .is_ok_and(|more| due.checked_add(more).is_ok_and(|late| ctx.now() >= late))
 }
 
+/// Whether its attempt is known to start never: it may have to wait for what would wait for its end.
+fn is_fenced(command: &SandboxCommand, ctx: &Context) -> bool {
+    attempt(command)
+        .is_some_and(|(uid, attempt)| matches!(ctx.attempts.sent(&uid, &attempt).answer, Some(Answer::Fenced)))
+}
+
 fn leaving(lease: &SandboxLease, running: usize) -> Option<Leaving> {
     if is_ending(lease) {
         Some(Leaving::Ending)
@@ -188,9 +195,12 @@ fn commands(lease: &SandboxLease, ctx: &Context) -> Commands {
     let uid = lease.uid();
     let all = ctx.commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any());
     let (mut needed, mut running, mut late) = (false, 0, 0);
+    let mut fenced = HashSet::new();
     for command in all.iter().filter(|c| queue::unfinished(c)) {
         let to = command.status.as_ref().and_then(|s| s.lease_uid.clone());
-        if queue::running(command) && to == uid {
+        if is_fenced(command, ctx) {
+            fenced.extend(command.uid());
+        } else if queue::running(command) && to == uid {
             running += 1;
             late += usize::from(is_late(command, ctx));
         }
@@ -199,7 +209,7 @@ fn commands(lease: &SandboxLease, ctx: &Context) -> Commands {
         needed |= ours && (queue::running(command) || wanted);
     }
     // What was let start a moment ago may not be seen to run yet.
-    let running = running.max(ctx.slots.taken(uid.as_deref().unwrap_or_default()));
+    let running = running.max(ctx.slots.taken(uid.as_deref().unwrap_or_default(), |command| !fenced.contains(command)));
     Commands { needed, running, overdue: running > 0 && late == running }
 }
 

@@ -32,9 +32,10 @@ impl Slots {
         free
     }
 
-    /// How many commands of the lease have a place.
-    pub(super) fn taken(&self, lease: &str) -> usize {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(lease).map_or(0, HashMap::len)
+    /// How many commands of the lease, of those that count, have a place.
+    pub(super) fn taken(&self, lease: &str, counts: impl Fn(&str) -> bool) -> usize {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(lease).map_or(0, |slots| slots.keys().filter(|command| counts(command)).count())
     }
 
     /// The command does not run any more.
@@ -61,7 +62,8 @@ mod tests {
         assert!(!slots.take("l", ("c", false), 2, none.clone()));
         assert!(!slots.take("l", ("c", true), 3, none.clone()), "another carries the shell state");
         assert!(slots.take("other", ("c", true), 1, none.clone()));
-        assert_eq!((slots.taken("l"), slots.taken("nobody")), (2, 0));
+        let taken = |lease| slots.taken(lease, |_| true);
+        assert_eq!((taken("l"), taken("nobody"), slots.taken("l", |command| command != "a")), (2, 0, 1));
         slots.leave("b");
         assert!(slots.take("l", ("d", true), 2, none));
         assert!(!slots.take("seen", ("e", false), 1, [("f".to_owned(), false)]), "one is seen to run");

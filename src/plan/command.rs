@@ -239,6 +239,8 @@ fn run(
     if let Some(outcome) = answered.or_else(gone) {
         return ended(command, status, &outcome, observed, now);
     }
+    // Its time cannot be over, for it never began.
+    let stop = stop.filter(|_| observed.sent.answer != Some(Answer::Fenced));
     if let Some(Stop(reason, why)) = &stop {
         // Whoever waits for its end should see what keeps it.
         let mut told = status.clone();

@@ -178,6 +178,9 @@ impl World {
                 return Ok(now.inspect(|now| self.note_latest(now)));
             }
             Step::RemoveFinalizer => {
+                if queue::running(&command) {
+                    self.truth.wrong.push(format!("command {which} is let go while it runs"));
+                }
                 let now = self.write(|world| {
                     world.kube.write_command(which, &command, |live| {
                         live.metadata.finalizers.get_or_insert_default().retain(|f| f != COMMAND_FINALIZER);

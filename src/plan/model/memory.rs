@@ -196,8 +196,8 @@ impl Memory {
         free
     }
 
-    pub(super) fn slots_taken(&self, lease: &str) -> usize {
-        self.slots.get(lease).map_or(0, BTreeSet::len)
+    pub(super) fn slots_taken(&self, lease: &str, without: &BTreeSet<String>) -> usize {
+        self.slots.get(lease).map_or(0, |slots| slots.difference(without).count())
     }
 
     pub(super) fn leave_slot(&mut self, command: &str) {

@@ -1,19 +1,20 @@
 //! What a lease's decision is made from: what `controller/observe.rs` and `credentials.rs` do. No files are wanted; no copies
 //! of keys are kept, and nobody abandons a lease.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
 
 use super::{
     Halt, INTERVALS, World,
+    command::attempt,
     event::Key,
     lease::Seen,
     memory::{Handle, Leaving, Suspicion},
 };
 use crate::{
-    api::{LEASE_FINALIZER, LeaseReason as Reason, SandboxLease, SuspendPolicy},
+    api::{LEASE_FINALIZER, LeaseReason as Reason, SandboxCommand, SandboxLease, SuspendPolicy},
     daytona::{Sandbox, State},
     plan::{
         command::due,
@@ -25,6 +26,7 @@ use crate::{
         },
         queue,
     },
+    shell::Answer,
 };
 
 impl World {
@@ -109,9 +111,12 @@ impl World {
     fn wanted_by_commands(&self, lease: &SandboxLease) -> (bool, usize, bool) {
         let uid = lease.uid();
         let (mut needed, mut running, mut late) = (false, 0, 0);
+        let mut fenced = BTreeSet::new();
         for command in self.kube.seen_commands.iter().flatten().filter(|c| queue::unfinished(c)) {
             let to = command.status.as_ref().and_then(|s| s.lease_uid.clone());
-            if queue::running(command) && to == uid {
+            if self.is_fenced(command) {
+                fenced.extend(command.uid());
+            } else if queue::running(command) && to == uid {
                 running += 1;
                 let grace = u64::from(command.spec.termination_grace_period_seconds.unsigned_abs());
                 let more = SignedDuration::try_from(Duration::from_secs(grace) + INTERVALS.drain).unwrap();
@@ -122,8 +127,12 @@ impl World {
             let wanted = command.metadata.deletion_timestamp.is_none() && !queue::held_up(command);
             needed |= ours && (queue::running(command) || wanted);
         }
-        let running = running.max(self.memory.slots_taken(uid.as_deref().unwrap_or_default()));
+        let running = running.max(self.memory.slots_taken(uid.as_deref().unwrap_or_default(), &fenced));
         (needed, running, running > 0 && late == running)
+    }
+
+    fn is_fenced(&self, command: &SandboxCommand) -> bool {
+        attempt(command).is_some_and(|(uid, attempt)| self.memory.sent(&uid, &attempt).answer == Some(Answer::Fenced))
     }
 
     fn remote(&mut self, lease: &SandboxLease, name: &str, key: Key) -> Result<Remote, Halt> {

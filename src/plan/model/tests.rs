@@ -3,10 +3,10 @@
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 
 use super::{
-    event::{CALM, COMMANDS, Event, Fault, Nature, Scenario, Script, Trouble, WHOLE, Wants, events, scenario},
+    event::{CALM, COMMANDS, Deed, Event, Fault, Nature, Scenario, Script, Trouble, WHOLE, Wants, events, scenario},
     live,
 };
-use crate::api::ReclaimPolicy;
+use crate::{api::ReclaimPolicy, daytona::Class};
 
 /// The same cases each time, as a test must have; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` ask for others, and more.
 fn explore(sessions: bool, cases: u32, seed: u64) {
@@ -92,4 +92,14 @@ fn a_session_that_was_to_be_replaced_is_not_given_away_with_its_sandbox() {
     let trouble = Some(Trouble { at: 7, writes: true, fault: Fault::Lost });
     let opened = Event::Lease { fresh: true, phases: WHOLE, trouble };
     holds(&quiet(true, 2), &[opened, Event::DeleteLease]);
+}
+
+#[test]
+fn what_never_began_does_not_keep_its_lease_from_making_a_place_anew() {
+    let command = |phases, trouble| Event::Command { which: 0, fresh: false, phases, trouble };
+    // It is fenced; the next attempt is not recorded before our files are gone.
+    let trouble = Some(Trouble { at: 2, writes: true, fault: Fault::Refused(Class::Conflict) });
+    let ended = [Event::Pass(61), command(WHOLE, trouble)];
+    let wiped = [Event::Do(Deed::Wipe), Event::TouchCommand(0), command(1, None)];
+    holds(&quiet(false, 4), &[ended.as_slice(), &wiped].concat());
 }
