@@ -122,6 +122,8 @@ pub async fn enumerate(ground: &Ground, order: Order<'_>, journal: Journal) -> R
             }
             None => true,
         });
+        // A part of them, where the time is over before all are done, stands for all.
+        queue.make_contiguous().sort_by_cached_key(|pair| report::place(&pair.to_string()));
         state.queue = queue;
     }
     let workers = (0..jobs.max(1)).map(|_| work.go());

@@ -125,10 +125,15 @@ impl Shard {
     /// Whether a pair is in it.
     #[must_use]
     pub fn has(self, pair: &str) -> bool {
-        let digest = Sha256::digest(pair.as_bytes());
-        let number = digest.iter().take(8).fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
-        number % self.of == self.index - 1
+        place(pair) % self.of == self.index - 1
     }
+}
+
+/// Where a pair stands among all others: by its name, in no order that means anything.
+#[must_use]
+pub fn place(pair: &str) -> u64 {
+    let digest = Sha256::digest(pair.as_bytes());
+    digest.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 impl std::str::FromStr for Shard {
