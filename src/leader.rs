@@ -32,6 +32,9 @@ pub enum Lost {
     /// Somebody else is it now.
     #[error("{0:?} leads now; this controller ends, so that only one acts")]
     Taken(String),
+    /// Somebody else was it meanwhile, and what is known here is of before.
+    #[error("another one has led meanwhile; this controller ends, to begin anew")]
+    Interrupted,
     /// It could not say in time that it still leads.
     #[error("the Lease could not be renewed in time; this controller ends, so that only one acts")]
     NotRenewed,
@@ -116,6 +119,8 @@ impl Election {
     ) -> Result<(), Lost> {
         tracing::info!(identity = %self.identity, lease = %self.name, "waiting to lead");
         if Box::pin(stop.run_until_cancelled(self.win())).await.is_none() {
+            // It may have been won in this moment.
+            self.release().await;
             return Ok(());
         }
         tracing::info!(identity = %self.identity, "leading");
@@ -198,9 +203,8 @@ impl Election {
                 let found = self.call(self.api.get_opt(&self.name)).await?;
                 match found.as_ref().map(holder) {
                     // It was changed otherwise, or by an own write whose answer was lost.
-                    Some(holder) if holder.is_empty() || holder == self.identity => {
-                        Ok(self.write(found.as_ref()).await?)
-                    }
+                    Some(holder) if holder == self.identity => Ok(self.write(found.as_ref()).await?),
+                    Some("") => Err(Renewal::Lost(Lost::Interrupted)),
                     // It was deleted: made anew, unless somebody else is faster.
                     None => Ok(self.write(None).await?),
                     Some(other) => Err(Renewal::Lost(Lost::Taken(other.to_owned()))),
@@ -213,7 +217,15 @@ impl Election {
     /// Lets the next one lead at once.
     async fn release(mut self) {
         self.leadership.give_up();
-        let Some(mut record) = self.record.take() else { return };
+        // A renewal that was under way may have been written.
+        let record = match self.call(self.api.get_opt(&self.name)).await {
+            Ok(found) => found.filter(|record| holder(record) == self.identity),
+            Err(error) => {
+                tracing::debug!(%error, "the Lease could not be looked at");
+                self.record.take()
+            }
+        };
+        let Some(mut record) = record else { return };
         if let Some(spec) = &mut record.spec {
             spec.holder_identity = Some(String::new());
             spec.lease_duration_seconds = Some(1);

@@ -63,10 +63,11 @@ pub async fn run(arguments: &cli::Run) -> Result<(), Error> {
     let key = std::env::var("DAYTONA_API_KEY").ok();
     let mut config = arguments.config(key.as_deref())?;
     let leadership = if arguments.leader_elect { Leadership::of_several() } else { Leadership::of_one() };
-    let client = kube_client(leadership.clone(), arguments.kubernetes_timeout).await?;
+    let client = kube_client(leadership.clone(), arguments.kubernetes_timeout, silence(arguments)).await?;
     if config.own_namespace.is_empty() {
         client.default_namespace().clone_into(&mut config.own_namespace);
     }
+    let own_namespace = config.own_namespace.clone();
     let config = Arc::new(config);
     let clients = Arc::new(Clients::new(config.timeouts, leadership.clone()));
 
@@ -91,7 +92,8 @@ pub async fn run(arguments: &cli::Run) -> Result<(), Error> {
         controller::start(client.clone(), Arc::clone(&config), Arc::clone(&clients), scope, listed, stop.clone())
     });
     let controllers = until_ended(futures::future::join_all(controllers), &stop);
-    let election = if arguments.leader_elect { Some(election(arguments, leadership).await?) } else { None };
+    let election =
+        if arguments.leader_elect { Some(election(arguments, &own_namespace, leadership).await?) } else { None };
     let led = async {
         // Before it could take the lead from one that knows the CRDs as they are.
         if stop.run_until_cancelled(until_crds_fit(&client, &readiness)).await.is_none() {
@@ -140,7 +142,13 @@ async fn until_crds_fit(client: &Client, readiness: &Readiness) {
                 tracing::warn!(%error, "going on without having looked at them");
                 break;
             }
-            Err(error) => error.to_string(),
+            // It may be back in a moment.
+            Err(error) => {
+                tracing::warn!(%error, "the CRDs could not be looked at; it is tried again");
+                readiness.wait_for(Some(error.to_string()));
+                tokio::time::sleep(CRD_LOOK).await;
+                continue;
+            }
         };
         if told.as_ref() != Some(&lacks) {
             tracing::error!("{lacks}");
@@ -152,11 +160,15 @@ async fn until_crds_fit(client: &Client, readiness: &Readiness) {
     readiness.wait_for(None);
 }
 
-async fn election(arguments: &cli::Run, leadership: Leadership) -> Result<Election, Error> {
+/// A watch in which nothing happens tells nothing until it ends.
+fn silence(arguments: &cli::Run) -> Duration {
+    arguments.watch_timeout + arguments.kubernetes_timeout
+}
+
+async fn election(arguments: &cli::Run, namespace: &str, leadership: Leadership) -> Result<Election, Error> {
     // A client of its own: a thousand calls of the controllers must not make it late.
-    let client = Client::try_from(kube_config().await?)?;
-    let namespace = arguments.own_namespace.as_deref().unwrap_or_else(|| client.default_namespace());
-    let leases = Api::namespaced(client.clone(), namespace);
+    let client = Client::try_from(kube_config(silence(arguments)).await?)?;
+    let leases = Api::namespaced(client, namespace);
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let (name, duration) = (&arguments.leader_elect_lease_name, arguments.leader_elect_lease_duration);
     Ok(Election::new(leases, name, host.trim(), duration, leadership, system_time))
@@ -167,9 +179,13 @@ fn system_time() -> Timestamp {
     Timestamp::now()
 }
 
-async fn kube_config() -> Result<kube::Config, Error> {
+/// `silence` is for how long a connection may tell nothing while something is asked of it.
+async fn kube_config(silence: Duration) -> Result<kube::Config, Error> {
     let mut config = kube::Config::infer().await?;
     config.connect_timeout = Some(Duration::from_secs(10));
+    // The answer's time-out ends with its headers: a list whose rest never comes would hold up everything.
+    config.read_timeout = Some(silence);
+    config.reset_reader_on_write = true;
     // A hidden retry may create twice, and holds a reconcile for minutes; the requeue table decides instead.
     config.default_retry = false;
     Ok(config)
@@ -177,13 +193,17 @@ async fn kube_config() -> Result<kube::Config, Error> {
 
 /// The controllers' client, through which nothing is changed by a process that does not lead. `answer` is how long a call
 /// may wait for its answer, so that a dead connection keeps none of the places.
-async fn kube_client(leadership: Leadership, answer: Duration) -> Result<Client, Error> {
+async fn kube_client(leadership: Leadership, answer: Duration, silence: Duration) -> Result<Client, Error> {
     let gate = FilterLayer::new(move |request: Request<Body>| {
         let allowed = if request.method() == Method::GET { Ok(()) } else { leadership.check() };
         allowed.map(|()| request).map_err(BoxError::from)
     });
     let (limit, timeout) = (ConcurrencyLimitLayer::new(KUBERNETES_CALLS), TimeoutLayer::new(answer));
-    Ok(ClientBuilder::try_from(kube_config().await?)?.with_layer(&gate).with_layer(&timeout).with_layer(&limit).build())
+    Ok(ClientBuilder::try_from(kube_config(silence).await?)?
+        .with_layer(&gate)
+        .with_layer(&timeout)
+        .with_layer(&limit)
+        .build())
 }
 
 /// The first signal lets reconciles end; the second ends the process.
