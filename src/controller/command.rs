@@ -15,6 +15,7 @@ use super::{
     files,
     inputs::{self, Found},
     launch::{fence, kill, submit, wait},
+    slots::Other,
     store::store,
     subject::{Next, attempt, handle, hint_lease, lease_of, lease_uid, suspect},
 };
@@ -265,6 +266,7 @@ async fn record(
         return Ok(Next::After(wait));
     }
     let Some(now) = status::apply(api, &command, command.status.as_ref(), new).await? else {
+        ctx.slots.leave(&command.uid().unwrap_or_default());
         return Ok(Next::Rest);
     };
     ctx.latest.note(&now, &ctx.commands);
@@ -320,11 +322,14 @@ fn may_start(command: &SandboxCommand, ctx: &Context) -> bool {
     let (namespace, name) = (command.namespace().unwrap_or_default(), &command.spec.lease_ref.name);
     let Some(lease) = lease_of(command, ctx) else { return false };
     let others = ctx.commands_of(&namespace, name);
-    let running =
-        others.iter().filter(|c| queue::running(c)).map(|c| (c.uid().unwrap_or_default(), queue::persists(c)));
+    let others = others.iter().map(|other| Other {
+        uid: other.uid().unwrap_or_default(),
+        runs: queue::running(other),
+        persists: queue::persists(other),
+    });
     let uid = command.uid().unwrap_or_default();
     let lease_uid = lease.uid().unwrap_or_default();
-    ctx.slots.take(&lease_uid, (&uid, queue::persists(command)), parallel(&lease), running)
+    ctx.slots.take(&lease_uid, (&uid, queue::persists(command)), parallel(&lease), others)
 }
 
 /// A command that found our files gone or its shell dead may not be the last to do so: the next one is not fed in before
