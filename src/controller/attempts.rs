@@ -171,6 +171,11 @@ impl Attempts {
         (!taken).then_some(Waiting { attempts, command, attempt })
     }
 
+    /// Forgets all but these.
+    pub(super) fn keep(&self, there: &dyn Fn(&str) -> bool) {
+        self.entries().retain(|command, _| there(command));
+    }
+
     pub(super) fn forget(&self, command: &str) {
         self.entries().remove(command);
     }

@@ -91,9 +91,10 @@ impl Context {
         }
     }
 
-    /// Asks for a look at every lease and at the commands that run or are next; first at what ends.
-    pub(super) fn hint_all(&self) {
-        let (ending, others): (Vec<_>, Vec<_>) = self.leases.state().into_iter().partition(|lease| is_ending(lease));
+    /// Asks for a look at leases and at their commands that run or are next; first at what ends.
+    pub(super) fn hint_leases(&self, which: impl Fn(&SandboxLease) -> bool) {
+        let all = self.leases.state().into_iter().filter(|lease| which(lease));
+        let (ending, others): (Vec<_>, Vec<_>) = all.partition(|lease| is_ending(lease));
         for lease in ending.iter().chain(&others) {
             let (namespace, name) = (lease.namespace().unwrap_or_default(), lease.name_any());
             self.hint_lease(&namespace, &name);
@@ -105,6 +106,12 @@ impl Context {
     pub(super) fn forget_command(&self, uid: &str) {
         self.attempts.forget(uid);
         self.slots.leave(uid);
+    }
+
+    /// Only these commands are there still. (A place in a lease is taken back when the next one looks for one.)
+    pub(super) fn keep_commands(&self, there: &dyn Fn(&str) -> bool) {
+        self.attempts.keep(there);
+        self.sequences.keep(there);
     }
 
     /// Asks for a look at a command.

@@ -35,6 +35,11 @@ impl Sequences {
         command.status.get_or_insert_default().sequence = Some(first);
     }
 
+    /// Forgets all but these.
+    pub(super) fn keep(&self, there: &dyn Fn(&str) -> bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| there(uid));
+    }
+
     pub(super) fn forget(&self, uid: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }

@@ -180,13 +180,8 @@ pub async fn start(
         tokio::join!(secrets_listed.cancelled(), maps_listed.cancelled());
         ctx.sources_listed.cancel();
     };
-    let mut back = ctx.clients.back();
-    let recovery = async {
-        while back.changed().await.is_ok() {
-            ctx.hint_all();
-        }
-    };
-    let sources = async { tokio::join!(secrets, maps, both, recovery, escrow::tend(&ctx), sweep::sweep(&ctx)) };
+    let outages = watches::outages(&ctx);
+    let sources = async { tokio::join!(secrets, maps, both, outages, escrow::tend(&ctx), sweep::sweep(&ctx)) };
     tokio::join!(lease_controller, command_controller, ready, stop.run_until_cancelled(sources));
 }
 

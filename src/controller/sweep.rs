@@ -130,7 +130,7 @@ async fn orphan(sandbox: &Sandbox, found: &Found, sightings: &mut Sightings, ctx
     let sighting = sightings.note(&sandbox.id, Instant::now());
     let spared = spared(sandbox, &found.named);
     if sighting.is_news {
-        report(sandbox, found, spared, ctx);
+        report(sandbox, found, spared, ctx).await;
     }
     let delete = ctx.config.orphans.policy == OrphanPolicy::Delete && spared.is_none();
     if !delete || sighting.times < 2 || sighting.lasts < ctx.config.orphans.grace {
@@ -141,7 +141,7 @@ async fn orphan(sandbox: &Sandbox, found: &Found, sightings: &mut Sightings, ctx
     }
 }
 
-fn report(sandbox: &Sandbox, found: &Found, spared: Option<&str>, ctx: &Context) {
+async fn report(sandbox: &Sandbox, found: &Found, spared: Option<&str>, ctx: &Context) {
     let Named { namespace, lease, lease_uid, .. } = &found.named;
     let (id, api_url) = (&sandbox.id, found.client.endpoint().api_url.as_str());
     tracing::warn!(sandbox = %id, api_url, namespace, lease, lease_uid, "an orphan: its lease is gone");
@@ -151,7 +151,15 @@ fn report(sandbox: &Sandbox, found: &Found, spared: Option<&str>, ctx: &Context)
         (OrphanPolicy::Delete, Some(why)) => format!("{why}, so it is left to you to delete it in Daytona"),
     };
     let note = format!("sandbox {id} at {api_url} is left of this lease, which is gone; {then}");
-    ctx.events.publish(gone(&found.named), true, true, ("OrphanedSandbox", "Sweep", &note));
+    tell(&found.named, true, ("OrphanedSandbox", "Sweep", &note), ctx).await;
+}
+
+/// An event where people look for what becomes of it. Labels are anybody's who has the key: what another namespace is told
+/// there must name that very one.
+async fn tell(named: &Named, bad: bool, what: (&str, &str, &str), ctx: &Context) {
+    if owners::by_name(&named.namespace, ctx).await.is_ok_and(|uid| uid.as_ref() == Some(&named.namespace_uid)) {
+        ctx.events.publish(gone(named), bad, bad, what);
+    }
 }
 
 /// Deletes it, if there is still nothing that speaks for it.
@@ -165,11 +173,10 @@ async fn remove(sandbox: &Sandbox, found: &Found, ctx: &Context) -> Result<(), S
     let Named { namespace, lease, .. } = &found.named;
     tracing::warn!(sandbox = %sandbox.id, namespace, lease, "deleted an orphan");
     let note = format!("sandbox {}, which was left of this lease, is being deleted", sandbox.id);
-    ctx.events.publish(gone(&found.named), false, false, ("OrphanDeleted", "Sweep", &note));
+    tell(&found.named, false, ("OrphanDeleted", "Sweep", &note), ctx).await;
     Ok(())
 }
 
-/// For events: where people look for what becomes of it.
 fn gone(named: &Named) -> ObjectReference {
     ObjectReference {
         api_version: Some(SandboxLease::api_version(&()).into_owned()),

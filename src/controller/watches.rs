@@ -19,6 +19,7 @@ use kube::{
     },
 };
 use serde::de::DeserializeOwned;
+use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 use super::{context::Context, files, subject::lease_of};
@@ -164,13 +165,41 @@ pub(super) async fn sources<K>(
             Ok(Event::InitDone) => {
                 ctx.ledger.end_list(kind);
                 listed.cancel();
-                // Nobody tells what has changed between a look and the list.
-                for lease in ctx.leases.state().iter().filter(|lease| !lease.spec.files.is_empty()) {
-                    ctx.files.changed(&lease.uid().unwrap_or_default());
-                    ctx.hint_lease(&lease.namespace().unwrap_or_default(), &lease.name_any());
-                }
+                listed_anew(ctx);
             }
             Err(error) => tracing::warn!(%error, kind = kind.as_str(), "the watch failed; it is started again"),
+        }
+    }
+}
+
+/// Nobody tells what has changed between a look and the list.
+fn listed_anew(ctx: &Context) {
+    for lease in ctx.leases.state() {
+        let has_files = !lease.spec.files.is_empty();
+        if has_files {
+            ctx.files.changed(&lease.uid().unwrap_or_default());
+        }
+        let has_key = lease.spec.connection.as_ref().is_some_and(|c| c.api_key_secret_ref.is_some());
+        let ready = lease.status.as_ref().and_then(|s| condition(&s.conditions, LeaseCondition::Ready.as_str()));
+        if has_files || (has_key && ready.is_none_or(|ready| ready.status != "True")) {
+            ctx.hint_lease(&lease.namespace().unwrap_or_default(), &lease.name_any());
+        }
+    }
+    for command in ctx.commands.state().iter().filter(|command| queue::held_up(command)) {
+        ctx.hint_command(command);
+    }
+}
+
+/// Wakes the leases of those keys that are answered again after an outage.
+pub(super) async fn outages(ctx: &Context) {
+    let mut back = ctx.clients.back();
+    loop {
+        match back.recv().await {
+            Ok(back) => ctx.hint_leases(|lease| {
+                ctx.board.client(&lease.uid().unwrap_or_default()).is_none_or(|client| client.is_of(&back))
+            }),
+            Err(RecvError::Lagged(_)) => ctx.hint_leases(|_| true),
+            Err(RecvError::Closed) => return,
         }
     }
 }
@@ -210,18 +239,19 @@ fn source_changed(namespace: &str, name: &str, kind: SourceKind, ctx: &Context) 
     }
 }
 
-/// Wakes commands when there is news of their lease.
+/// Wakes commands when there is news of their lease. By lease UID.
 #[derive(Default)]
-pub(super) struct LeaseNews(HashMap<ObjectRef<SandboxLease>, [u64; 2]>);
+pub(super) struct LeaseNews(HashMap<String, (ObjectRef<SandboxLease>, [u64; 2])>);
 
 impl LeaseNews {
     pub(super) fn take(&mut self, event: &Event<SandboxLease>, ctx: &Context) {
         let (lease, gone) = match event {
             Event::Apply(lease) | Event::InitApply(lease) => (lease, false),
             Event::Delete(lease) => (lease, true),
-            Event::Init | Event::InitDone => return,
+            Event::InitDone => return self.forget_missing(ctx),
+            Event::Init => return,
         };
-        let key = ObjectRef::from_obj(lease);
+        let uid = lease.uid().unwrap_or_default();
         let ready = lease.status.as_ref().and_then(|s| condition(&s.conditions, LeaseCondition::Ready.as_str()));
         let mut digest = DefaultHasher::new();
         (gone, lease.uid(), is_ending(lease)).hash(&mut digest);
@@ -231,23 +261,37 @@ impl LeaseNews {
         let recorded = lease.status.as_ref().and_then(|s| s.connection.as_ref());
         (lease.uid(), lease.finalizers().is_empty(), recorded.map(|c| &c.key_fingerprint)).hash(&mut key_digest);
         let digest = [digest.finish(), key_digest.finish()];
-        let [_, key_before] = self.0.get(&key).copied().unwrap_or_default();
-        if gone || key_before != digest[1] {
+        if gone {
+            self.0.remove(&uid);
+            return forget(&uid, &ObjectRef::from_obj(lease), ctx);
+        }
+        let before = self.0.insert(uid, (ObjectRef::from_obj(lease), digest)).map(|(_, digest)| digest);
+        if before.is_none_or(|[_, key]| key != digest[1]) {
             ctx.escrow.news();
         }
-        // Those that wait for a lease of this name are bound to it.
-        let new = !gone && !self.0.contains_key(&key);
-        if gone {
-            self.0.remove(&key);
-            ctx.board.forget(&lease.uid().unwrap_or_default());
-            ctx.files.forget(&lease.uid().unwrap_or_default());
-            ctx.failures.reset(&lease.uid().unwrap_or_default());
-        } else if self.0.insert(key, digest) == Some(digest) {
+        if before == Some(digest) {
             return;
         }
-        let all = new || gone || is_ending(lease);
+        // Those that wait for a lease of this name are bound to it.
+        let all = before.is_none() || is_ending(lease);
         ctx.hint_commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any(), all);
     }
+
+    /// What went while the watch was down: nobody tells of it.
+    fn forget_missing(&mut self, ctx: &Context) {
+        let there: HashSet<String> = ctx.leases.state().iter().filter_map(|lease| lease.uid()).collect();
+        for (uid, (lease, _)) in self.0.extract_if(|uid, _| !there.contains(uid)) {
+            forget(&uid, &lease, ctx);
+        }
+    }
+}
+
+fn forget(uid: &str, lease: &ObjectRef<SandboxLease>, ctx: &Context) {
+    ctx.board.forget(uid);
+    ctx.files.forget(uid);
+    ctx.failures.reset(uid);
+    ctx.escrow.news();
+    ctx.hint_commands_of(lease.namespace.as_deref().unwrap_or_default(), &lease.name, true);
 }
 
 /// Wakes the next command when one has ended, and the lease when its gauges have changed.
@@ -257,6 +301,8 @@ pub(super) fn command_news(event: &Event<SandboxCommand>, pending: &Pending, ctx
         Event::Delete(command) => (command, true),
         Event::InitDone => {
             // Ends that nobody was told of: the watch was down.
+            let there: HashSet<String> = ctx.commands.state().iter().filter_map(|command| command.uid()).collect();
+            ctx.keep_commands(&|uid| there.contains(uid));
             for (namespace, lease) in ctx.by_lease.leases() {
                 ctx.hint_next(&namespace, &lease);
             }

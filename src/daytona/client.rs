@@ -11,7 +11,7 @@ use reqwest::{header, redirect};
 use secrecy::{ExposeSecret, SecretString};
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
-use tokio::sync::watch;
+use tokio::sync::broadcast;
 use tracing::Instrument;
 use url::Url;
 
@@ -96,7 +96,7 @@ pub struct Client {
     fingerprint: String,
     timeouts: Timeouts,
     leadership: Leadership,
-    back: watch::Sender<()>,
+    back: broadcast::Sender<Back>,
     pub(super) budget: Arc<Budget>,
 }
 
@@ -119,6 +119,16 @@ const ORGANIZATION: &str = "x-daytona-organization-id";
 /// because those that ask come one after the other.
 const KEPT: Duration = Duration::from_mins(15);
 
+/// So many ends of outages may wait to be heard of.
+const HEARD: usize = 64;
+
+/// Where, and with which key, there are answers again.
+#[derive(Clone, Debug)]
+pub struct Back {
+    api_url: Url,
+    fingerprint: String,
+}
+
 #[derive(Debug)]
 struct Known {
     client: Arc<Client>,
@@ -130,7 +140,7 @@ struct Known {
 pub struct Clients {
     timeouts: Timeouts,
     leadership: Leadership,
-    back: watch::Sender<()>,
+    back: broadcast::Sender<Back>,
     known: Mutex<HashMap<Place, Known>>,
 }
 
@@ -138,12 +148,12 @@ impl Clients {
     /// No clients yet. None of them makes a call while this process does not lead.
     #[must_use]
     pub fn new(timeouts: Timeouts, leadership: Leadership) -> Self {
-        Self { timeouts, leadership, back: watch::Sender::default(), known: Mutex::default() }
+        Self { timeouts, leadership, back: broadcast::Sender::new(HEARD), known: Mutex::default() }
     }
 
     /// Tells each time when an API that had not answered does so again.
     #[must_use]
-    pub fn back(&self) -> watch::Receiver<()> {
+    pub fn back(&self) -> broadcast::Receiver<Back> {
         self.back.subscribe()
     }
 
@@ -181,6 +191,12 @@ impl Clients {
 }
 
 impl Client {
+    /// Whether its calls are those that are answered again.
+    #[must_use]
+    pub fn is_of(&self, back: &Back) -> bool {
+        self.endpoint.api_url == back.api_url && self.fingerprint == back.fingerprint
+    }
+
     /// Where its calls go.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
@@ -253,7 +269,8 @@ impl Client {
         }
         self.budget.outage.over();
         tracing::info!(api = %self.endpoint.api_url, key = %self.fingerprint, "Daytona answers again");
-        self.back.send_replace(());
+        // Nobody listens while the controller ends.
+        let _ = self.back.send(Back { api_url: self.endpoint.api_url.clone(), fingerprint: self.fingerprint.clone() });
     }
 
     /// The only place that touches the network.
