@@ -192,6 +192,7 @@ impl Run {
                 idle: self.lease_poll,
                 busy: self.busy_poll,
                 absence: self.absence_grace,
+                unheard: self.absence_grace.max(self.connect_timeout + self.request_timeout),
                 drain: self.drain_timeout,
                 stuck: self.stuck_after,
                 dead_man: Duration::from_mins(self.dead_man_minutes.into()),

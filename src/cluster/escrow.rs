@@ -11,7 +11,7 @@ use kube::{
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 
-use super::MANAGER;
+use super::{MANAGER, is_refusal};
 use crate::api::{cut, escrow as names};
 
 /// A key, and where it may be used. All of it stands in one immutable Secret, so that none of it can be paired with
@@ -124,13 +124,19 @@ pub async fn keep(client: &Client, own_namespace: &str, deposit: &Deposit) -> Re
             }
             Err(EscrowError::Refused(format!("Secret {name:?} is there already and is no such copy; delete it")))
         }
-        Err(kube::Error::Api(status)) if !status.is_conflict() && ![429, 503, 504].contains(&status.code) => {
-            // An admission webhook may repeat what it was shown.
-            let said = status.message.replace(deposit.key.expose_secret(), "***");
-            Err(EscrowError::Refused(cut(&said, 400)))
+        Err(kube::Error::Api(status)) if is_refusal(status.code) => {
+            Err(EscrowError::Refused(cut(&masked(&status.message, deposit), 400)))
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// An admission webhook may repeat what it was shown: the key as it is, or as a Secret holds it.
+fn masked(text: &str, deposit: &Deposit) -> String {
+    let key = deposit.key.expose_secret();
+    let held = serde_json::to_value(ByteString(key.as_bytes().to_vec())).ok();
+    let held = held.as_ref().and_then(|held| held.as_str()).unwrap_or(key);
+    text.replace(key, "***").replace(held, "***")
 }
 
 /// The copies of a key that are kept for a namespace.

@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 use kube::{Api, Client, Resource, ResourceExt, api::PostParams};
 
-use super::MANAGER;
+use super::{MANAGER, is_refusal};
 use crate::api::{COMMAND_UID_LABEL, LOG_BYTES, LogRef, SandboxCommand};
 
 /// What became of a log.
@@ -75,12 +75,7 @@ where
             let taken = || format!("{} {} is there already and is not this log", K::kind(&()), object.name_any());
             Ok(if ours { Kept::Stored } else { Kept::Refused(taken()) })
         }
-        // Not allowed, too large, over a quota, or in a namespace that is being deleted.
-        Err(kube::Error::Api(status))
-            if (400..500).contains(&status.code) && ![401, 404, 408, 409, 429].contains(&status.code) =>
-        {
-            Ok(Kept::Refused(status.message.clone()))
-        }
+        Err(kube::Error::Api(status)) if is_refusal(status.code) => Ok(Kept::Refused(status.message.clone())),
         Err(error) => Err(error),
     }
 }

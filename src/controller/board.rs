@@ -66,6 +66,8 @@ struct Entry {
     /// The last write that has to show in the next look.
     wrote: Option<&'static str>,
     recovered: bool,
+    /// Whether no create call was made since the sandbox's name was recorded; `None`: an earlier controller recorded it.
+    uncreated: Option<bool>,
     /// The last client that worked: it outlives the Secret, which goes first when a namespace is deleted.
     client: Option<Arc<Client>>,
     /// Attempts whose outcome is recorded; their files are removed with the next call.
@@ -181,6 +183,21 @@ impl Board {
     /// Notes a write that has to show in the next look; whether the one before was the same, so that it did not show.
     pub(super) fn wrote_again(&self, lease: &str, what: &'static str) -> bool {
         self.with(lease, |entry| entry.wrote.replace(what) == Some(what))
+    }
+
+    /// The sandbox's name was recorded: a create call comes next.
+    pub(super) fn intended(&self, lease: &str) {
+        self.with(lease, |entry| entry.uncreated = Some(true));
+    }
+
+    /// A create call was made. `certain`: it did not take effect.
+    pub(super) fn created(&self, lease: &str, certain: bool) {
+        self.with(lease, |entry| entry.uncreated = entry.uncreated.map(|none| none && certain));
+    }
+
+    /// Whether no create call can have taken effect, now or later.
+    pub(super) fn never_created(&self, lease: &str) -> bool {
+        self.entries().get(lease).is_some_and(|entry| entry.uncreated == Some(true))
     }
 
     /// The sandbox was kept from being stopped for idleness.

@@ -20,12 +20,15 @@ use crate::{
     cluster::escrow::{self, Deposit, EscrowError, Kept},
     config::CredentialEscrow,
     daytona::{Client, Key},
-    plan::escrow::{Copy, Escrow, needs, refused},
+    plan::{
+        backoff::grow,
+        escrow::{Copy, Escrow, needs, refused},
+    },
 };
 
 /// How often it is looked whether each copy is there and needed, when nothing has happened.
 const LOOK: Duration = Duration::from_mins(10);
-/// How long two looks are apart.
+/// How long two looks are apart; after a failure it grows.
 const PAUSE: Duration = Duration::from_secs(3);
 /// For how long more news is waited for before a look, so that a thousand leases that end cost a few.
 const SETTLED: Duration = Duration::from_secs(1);
@@ -81,23 +84,24 @@ impl Memory {
 }
 
 /// The copy that is to be kept of the key which the lease uses today. One that ends has one too: its Secret may go first.
-pub(super) async fn deposit(lease: &SandboxLease, client: &Client, ctx: &Context) -> Option<Deposit> {
+///
+/// # Errors
+/// With a reason for a person, when it cannot be known which one that is.
+pub(super) async fn deposit(lease: &SandboxLease, client: &Client, ctx: &Context) -> Result<Option<Deposit>, String> {
     let namespace = lease.namespace().unwrap_or_default();
-    if !is_kept_for(&namespace, ctx) {
-        return None;
-    }
-    let connection = lease.spec.connection.clone()?;
-    let secret = connection.api_key_secret_ref?;
-    Some(Deposit {
+    let connection = lease.spec.connection.clone().filter(|_| is_kept_for(&namespace, ctx));
+    let Some(connection) = connection else { return Ok(None) };
+    let Some(secret) = connection.api_key_secret_ref else { return Ok(None) };
+    Ok(Some(Deposit {
         namespace,
-        namespace_uid: owners::namespace(lease, ctx).await.ok()?,
+        namespace_uid: owners::namespace(lease, ctx).await?,
         secret: secret.name,
         secret_key: secret.key,
         api_url: client.endpoint().api_url.to_string(),
         organization: connection.organization_id,
         fingerprint: client.fingerprint().to_owned(),
         key: client.key().secret().clone(),
-    })
+    }))
 }
 
 /// Whether copies are kept for the leases of a namespace. In the controller's own one they would go with the Secrets.
@@ -179,12 +183,21 @@ pub(super) async fn tend(ctx: &Context) {
         return;
     }
     ctx.listed().await;
+    let mut failures = 0;
     loop {
-        if let Err(error) = remove_unneeded(ctx).await {
-            tracing::warn!(%error, "copies of keys could not be looked at; it is tried again");
-        }
+        let next = match remove_unneeded(ctx).await {
+            Ok(()) => {
+                failures = 0;
+                LOOK
+            }
+            Err(error) => {
+                tracing::warn!(%error, "copies of keys could not be looked at; it is tried again");
+                failures += 1;
+                grow(PAUSE, LOOK, failures, 0)
+            }
+        };
         tokio::time::sleep(PAUSE).await;
-        let _ = tokio::time::timeout(LOOK, ctx.escrow.news.notified()).await;
+        let _ = tokio::time::timeout(next, ctx.escrow.news.notified()).await;
         tokio::time::sleep(SETTLED).await;
     }
 }

@@ -116,7 +116,12 @@ async fn step(lease: SandboxLease, ctx: &Context) -> Result<Next, Error> {
     tracing::debug!(step = ?plan.step, "decided");
     note_standing(&lease, &seen, ctx);
     // What is intended is written before it is done.
+    let intended = |lease: &SandboxLease| lease.status.as_ref().is_some_and(|status| status.sandbox.is_some());
+    let before = intended(&lease);
     let Some(lease) = Box::pin(report(lease, &plan.told, ctx)).await? else { return Ok(Next::Gone) };
+    if !before && intended(&lease) {
+        ctx.board.intended(&lease.uid().unwrap_or_default());
+    }
     if plan.step == Step::Rest
         && let Some(error) = seen.failure()
     {
@@ -126,7 +131,7 @@ async fn step(lease: SandboxLease, ctx: &Context) -> Result<Next, Error> {
     match Box::pin(act(&lease, &plan, &seen, ctx)).await {
         Ok(next) => Ok(next),
         Err(Error::Daytona(error)) => {
-            let told = after_failure(&lease, plan, &error);
+            let told = after_failure(&lease, plan, &error, ctx);
             Box::pin(report(lease, &told, ctx)).await?;
             Err(error.into())
         }
@@ -147,7 +152,7 @@ async fn step(lease: SandboxLease, ctx: &Context) -> Result<Next, Error> {
 }
 
 /// What is told when a step failed.
-fn after_failure(lease: &SandboxLease, plan: Plan, error: &daytona::Error) -> Told {
+fn after_failure(lease: &SandboxLease, plan: Plan, error: &daytona::Error, ctx: &Context) -> Told {
     let mut told = plan.told;
     let leaving = plan::is_ending(lease);
     match (&plan.step, error.class) {
@@ -159,6 +164,11 @@ fn after_failure(lease: &SandboxLease, plan: Plan, error: &daytona::Error) -> To
             told.blocked_by(error, &format!("sandbox {id}"));
         }
         _ if leaving => told.blocked_by(error, "the lease's session"),
+        // An earlier call may take effect still.
+        (Step::CreateSandbox, Class::Refused) if !ctx.board.never_created(&lease.uid().unwrap_or_default()) => {
+            told.error(error);
+            told.intended_still(lease);
+        }
         // The name is taken: perhaps by our own call whose answer was lost. The next look tells.
         (Step::CreateSandbox | Step::StartSandbox(_), Class::Conflict) => {}
         _ => told.error(error),
@@ -208,7 +218,7 @@ async fn act(lease: &SandboxLease, plan: &Plan, seen: &Seen, ctx: &Context) -> R
                 let mut told = plan.told.clone();
                 told.toolbox_not_allowed(&origin, plan::is_ending(lease));
                 report(lease.clone(), &told, ctx).await?;
-                Ok(Next::After(ctx.config.intervals.idle))
+                Ok(Next::After(ctx.config.intervals.while_blocked()))
             }
         },
         (None, _) => Ok(Next::After(plan.again)),

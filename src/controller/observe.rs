@@ -95,8 +95,12 @@ pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Seen {
         let (used, remote) = ask(lease, &observed.name, today, ctx).await;
         (observed.credentials, observed.remote) = (credentials::usable(&used), remote);
         if is_todays && used.fingerprint() == fingerprint {
-            deposit = escrow::deposit(lease, &used, ctx).await;
-            observed.escrow = ctx.escrow.of(deposit.as_ref(), ctx.config.intervals.idle);
+            let wanted = escrow::deposit(lease, &used, ctx).await;
+            observed.escrow = match &wanted {
+                Ok(wanted) => ctx.escrow.of(wanted.as_ref(), ctx.config.intervals.idle),
+                Err(why) => Escrow::Unknown(why.clone()),
+            };
+            deposit = wanted.ok().flatten();
         }
         let client = client.insert(used);
         observed.since = ctx.board.since(&uid, &looks(&observed.remote));
@@ -209,7 +213,9 @@ fn commands(lease: &SandboxLease, ctx: &Context) -> Commands {
         needed |= ours && (queue::running(command) || wanted);
     }
     // What was let start a moment ago may not be seen to run yet.
-    let running = running.max(ctx.slots.taken(uid.as_deref().unwrap_or_default(), |command| !fenced.contains(command)));
+    let counts =
+        |uid: &str| !fenced.contains(uid) && all.iter().any(|command| command.metadata.uid.as_deref() == Some(uid));
+    let running = running.max(ctx.slots.taken(uid.as_deref().unwrap_or_default(), counts));
     Commands { needed, running, overdue: running > 0 && late == running }
 }
 
@@ -248,7 +254,7 @@ async fn absence(
     Ok(match client.listed_sandbox(id).await? {
         None => Remote::Absent,
         Some(sandbox) => match sandbox.state {
-            State::Destroyed(_) => Remote::Absent,
+            State::Destroyed(word) if word == "destroyed" => Remote::Absent,
             State::Failed(_) => match judge(sandbox) {
                 Remote::Present(sandbox) => Remote::FailedDeletion(sandbox),
                 other => other,

@@ -22,6 +22,8 @@ pub enum Escrow {
     Missing,
     /// It could not be made a moment ago, for this reason.
     Refused(String),
+    /// Which one it would be is not known now, for this reason.
+    Unknown(String),
 }
 
 /// A copy, as far as it matters who needs it.
@@ -68,7 +70,16 @@ pub(super) fn before(observed: &Observed, intervals: &Intervals, told: &mut Told
             told.failed(Reason::EscrowFailed, &refused(why));
             Some((Step::Rest, intervals.idle))
         }
+        Escrow::Unknown(why) => {
+            told.waiting(Reason::ApiUnreachable, &unanswered(why));
+            Some((Step::Rest, intervals.while_blocked()))
+        }
     }
+}
+
+/// What is told where the Kubernetes API did not say what has to be known.
+pub(super) fn unanswered(why: &str) -> String {
+    format!("the Kubernetes API did not tell what has to be known first: {why}")
 }
 
 /// What is told where no copy can be made.

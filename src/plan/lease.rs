@@ -6,7 +6,7 @@ use kube::ResourceExt;
 
 use super::{
     claim::claim,
-    escrow::{self, Escrow},
+    escrow::{self, Escrow, unanswered},
     files::{is_hindered, is_unwritable, keep_files},
     lease_failure::{MISMATCH, failure, stuck},
     lease_seen::pace,
@@ -117,7 +117,7 @@ fn keep(lease: &SandboxLease, observed: &Observed, intervals: &Intervals, told: 
     match &observed.remote {
         Remote::NotAsked => {
             if let Credentials::Unknown(message) = &observed.credentials {
-                told.waiting(Reason::ApiUnreachable, &format!("the Kubernetes API did not tell the key: {message}"));
+                told.waiting(Reason::ApiUnreachable, &unanswered(message));
             }
             (Step::Rest, pace(observed, intervals))
         }

@@ -167,6 +167,8 @@ pub struct Intervals {
     pub busy: Duration,
     /// For how long a sandbox must be seen absent before it counts as gone, when we did not delete it.
     pub absence: Duration,
+    /// For how long a call may still take effect whose answer nobody heard. What comes later is an orphan.
+    pub unheard: Duration,
     /// How long a lease that ends waits for its running commands to be ended.
     pub drain: Duration,
     /// After how long what Daytona is changing counts as stuck.
@@ -176,6 +178,16 @@ pub struct Intervals {
     /// The longest that a lease may last.
     pub longest_lease: Option<Duration>,
 }
+
+impl Intervals {
+    /// While a lease cannot be let go until somebody does something.
+    #[must_use]
+    pub fn while_blocked(&self) -> Duration {
+        self.idle.min(LONGEST_BLOCKED)
+    }
+}
+
+const LONGEST_BLOCKED: Duration = Duration::from_secs(30);
 
 /// Id of the session of a generation, or of the workspace where there is none. Never used for another lease or
 /// another generation.
@@ -207,6 +219,7 @@ pub(super) const INTERVALS: Intervals = Intervals {
     idle: Duration::from_mins(1),
     busy: Duration::from_secs(1),
     absence: Duration::from_secs(10),
+    unheard: Duration::from_secs(50),
     drain: Duration::from_mins(1),
     stuck: Duration::from_mins(30),
     dead_man: Duration::from_hours(2),

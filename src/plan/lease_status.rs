@@ -59,7 +59,9 @@ impl Told {
             credentials = Some(accepted(&observed.escrow));
             // The key has just reached the sandbox (or proved its organisation): from now on it is the known one, but not
             // before a copy of it is kept, for that of the one before goes.
-            if let Some(connection) = connection.as_mut().filter(|_| observed.escrow != Escrow::Missing) {
+            if let Some(connection) =
+                connection.as_mut().filter(|_| !matches!(observed.escrow, Escrow::Missing | Escrow::Unknown(_)))
+            {
                 connection.key_fingerprint.clone_from(fingerprint);
             }
         }
@@ -124,6 +126,12 @@ impl Told {
         self.waiting(reason, message);
         self.credentials = Some((Truth::False, reason, message.to_owned()));
         self.stalled = true;
+    }
+
+    /// What is recorded of the sandbox stays, whatever became of the last call.
+    pub fn intended_still(&mut self, lease: &SandboxLease) {
+        let recorded = lease.status.clone().unwrap_or_default();
+        (self.sandbox, self.connection) = (recorded.sandbox, recorded.connection);
     }
 
     /// A call failed.
@@ -314,7 +322,9 @@ fn accepted(escrow: &Escrow) -> Said {
     let message = "Daytona accepts the key";
     match escrow {
         Escrow::Refused(why) => (Truth::True, Reason::EscrowFailed, format!("{message}, but {}", refused(why))),
-        Escrow::NotWanted | Escrow::Kept | Escrow::Missing => (Truth::True, Reason::Ready, message.to_owned()),
+        Escrow::NotWanted | Escrow::Kept | Escrow::Missing | Escrow::Unknown(_) => {
+            (Truth::True, Reason::Ready, message.to_owned())
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{
     abandon::is_abandoned,
     claim::{adopts, is_released, reuse_key},
-    escrow::Escrow,
+    escrow::{Escrow, unanswered},
     lease_failure::{MISMATCH, failure, stuck},
     lease_seen::{Credentials, Intervals, Observed, Remote, Session, Step, pace},
     lease_status::Told,
@@ -47,14 +47,14 @@ pub(super) fn release(
     let name = recorded.id.as_deref().unwrap_or(&recorded.name);
     if let Credentials::Missing(reason, message) = &observed.credentials {
         told.blocked(*reason, &format!("cannot ask Daytona whether sandbox {name} is gone: {message}"));
-        return (Step::Rest, intervals.idle);
+        return (Step::Rest, intervals.while_blocked());
     }
-    // By name one look is not enough: a create call whose reply was lost may still be under way, and labels may lag.
-    let sure = recorded.id.is_some() || observed.since >= intervals.absence;
+    // By name one look is not enough: a create call whose reply was lost may still be under way.
+    let sure = recorded.id.is_some() || observed.since >= intervals.unheard;
     match &observed.remote {
         Remote::NotAsked => {
             if let Credentials::Unknown(message) = &observed.credentials {
-                told.blocked(Reason::ApiUnreachable, &format!("the Kubernetes API did not tell the key: {message}"));
+                told.blocked(Reason::ApiUnreachable, &unanswered(message));
             }
             wait
         }
@@ -64,7 +64,7 @@ pub(super) fn release(
         }
         Remote::Unproven => {
             told.blocked(Reason::CredentialMismatch, MISMATCH);
-            (Step::Rest, intervals.idle)
+            (Step::Rest, intervals.while_blocked())
         }
         Remote::FailedDeletion(sandbox) => {
             told.blocked(
@@ -89,8 +89,10 @@ pub(super) fn release(
         {
             (Step::RemoveFinalizer, Duration::ZERO)
         }
-        // The name was somebody else's all along, so ours was never created.
-        Remote::Foreign(_) if recorded.id.is_none() && sure => (Step::RemoveFinalizer, Duration::ZERO),
+        // The name was somebody else's all along, so ours was never created. Labels may lag.
+        Remote::Foreign(_) if recorded.id.is_none() && observed.since >= intervals.absence => {
+            (Step::RemoveFinalizer, Duration::ZERO)
+        }
         Remote::Absent | Remote::Foreign(_) if recorded.id.is_none() => {
             told.deleting("making sure that no sandbox appears under the lease's name");
             wait
@@ -103,7 +105,7 @@ pub(super) fn release(
                  delete the sandbox in Daytona"
             );
             told.blocked(Reason::OwnershipConflict, &message);
-            (Step::Rest, intervals.idle)
+            (Step::Rest, intervals.while_blocked())
         }
         Remote::Present(sandbox) => {
             told.sandbox(sandbox);
@@ -139,8 +141,8 @@ fn release_sandbox(
             return (Step::Rest, wait);
         }
         State::Started => {}
-        // A session lives only in a running sandbox: here it is gone, and nothing is started to prove it.
-        // An error is no proof that nothing runs in it.
+        // A session lives only in a running sandbox, so nothing is started to prove that it is gone. An error is no proof
+        // that nothing runs in it.
         State::Failed(_) if policy(lease) == ReclaimPolicy::Retain && recorded_session(lease) => {
             let message = format!(
                 "its session may live still, so it is not given away: {}. Or set spec.reclaimPolicy to another",
@@ -156,12 +158,13 @@ fn release_sandbox(
             told.deleting(&format!("stopping sandbox {id}, which is paused with its session"));
             return (spared(sandbox).unwrap_or(Step::StopSandbox(id)), wait);
         }
-        State::Stopped | State::Archived | State::Paused | State::Failed(_) => {
+        State::Stopped | State::Archived => {
             told.session_gone();
             return reclaim(sandbox, lease, observed, intervals, told);
         }
+        // Nobody has seen the session's end: it is recorded until the sandbox is gone, for the policy may change.
+        State::Paused | State::Failed(_) => return reclaim(sandbox, lease, observed, intervals, told),
         State::Changing(_) | State::Unheard(_) if policy(lease) == ReclaimPolicy::Delete => {
-            told.session_gone();
             return reclaim(sandbox, lease, observed, intervals, told);
         }
         State::Changing(word) | State::Unheard(word) => {
@@ -200,8 +203,11 @@ fn release_sandbox(
             told.session_gone();
             (Step::Record, Duration::ZERO)
         }
-        // Nobody answers for it. With its sandbox it ends for certain, where the sandbox is to end.
+        // Nobody answers for it, or it cannot be deleted. With its sandbox it ends for certain, where that is to end.
         Session::Unknown(_) if observed.leaving >= intervals.drain && policy(lease) != ReclaimPolicy::Retain => {
+            reclaim(sandbox, lease, observed, intervals, told)
+        }
+        _ if observed.leaving >= 2 * intervals.drain && policy(lease) != ReclaimPolicy::Retain => {
             reclaim(sandbox, lease, observed, intervals, told)
         }
         Session::Unknown(error) => {

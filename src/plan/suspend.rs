@@ -91,6 +91,7 @@ fn suspend_running(
             }
             // Nobody answers for it; with its sandbox it ends for certain.
             Session::Unknown(_) if over || observed.leaving >= intervals.drain => {}
+            _ if observed.leaving >= 2 * intervals.drain => {}
             Session::Unknown(error) => {
                 told.error(error);
                 return (Step::Rest, wait);

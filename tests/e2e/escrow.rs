@@ -15,7 +15,7 @@ const DISABLED: &str = "--credential-escrow=Disabled";
 const OF_TYPE: &str = "type=daytona-controller.dev/escrow";
 const NEW_KEY: &str = "dtn_the-key-after-the-rotation";
 
-fn home(world: &World) -> Kubectl {
+pub(super) fn home(world: &World) -> Kubectl {
     PLANE.kubectl(Some(&world.home))
 }
 
@@ -24,7 +24,7 @@ async fn start(name: &str, escrow: &'static str) -> World {
 }
 
 /// The copies that are kept.
-async fn copies(world: &World) -> Vec<Value> {
+pub(super) async fn copies(world: &World) -> Vec<Value> {
     let all = home(world).get(&["get", "secrets", "--field-selector", OF_TYPE, "-o", "json"]).await.unwrap();
     serde_json::from_str::<Value>(&all).unwrap()["items"].as_array().unwrap().clone()
 }
@@ -34,7 +34,7 @@ fn decoded(secret: &Value, key: &str) -> String {
     String::from_utf8(BASE64_STANDARD.decode(text).unwrap()).unwrap()
 }
 
-async fn until_copies(world: &World, keys: &[&str]) {
+pub(super) async fn until_copies(world: &World, keys: &[&str]) {
     world
         .eventually(&format!("copies of {} keys", keys.len()), async || {
             let mut kept: Vec<String> = copies(world).await.iter().map(|secret| decoded(secret, "api-key")).collect();
@@ -80,7 +80,7 @@ async fn nothing_is_left(world: &World, pid: &str) {
 }
 
 /// cases.md 52.
-async fn no_key_is_shown(world: &World) {
+pub(super) async fn no_key_is_shown(world: &World) {
     let mut shown = world.logged();
     for namespace in [&world.namespace, &world.home] {
         let kubectl = PLANE.kubectl(Some(namespace));
@@ -377,34 +377,6 @@ async fn a_foreign_secret_of_the_same_name_is_left_alone() {
     world.eventually("a look", async || world.logged().contains("looked at the copies")).await;
     assert_eq!(home(&world).get(&["get", "secret", &name, "-o", "json"]).await.unwrap(), foreign);
     no_key_is_shown(&world).await;
-}
-
-/// Without the right to keep copies no sandbox is made; once it is given, the lease goes on.
-#[tokio::test(flavor = "multi_thread")]
-async fn without_rights_no_sandbox_is_made_and_it_is_told() {
-    let world = World::without_controller("escrow-rights", Options::default()).await;
-    let roles: Value = serde_json::from_str(&home(&world).get(&["get", "roles", "-o", "json"]).await.unwrap()).unwrap();
-    let role = roles["items"][0]["metadata"]["name"].as_str().unwrap();
-    let set = async |rules: Vec<Value>| {
-        let patch = json!({ "rules": rules }).to_string();
-        home(&world).run(&["patch", "role", role, "--type=merge", "-p", &patch]).await.unwrap();
-    };
-    let all = roles["items"][0]["rules"].as_array().unwrap().clone();
-    set(all.iter().filter(|rule| rule["resources"] != json!(["secrets"])).cloned().collect()).await;
-    let controller = world.spawn_controller();
-    world.lease("l").await;
-    let told = world.until_reason("sblease", "l", "Ready", "EscrowFailed").await;
-    assert_eq!(condition(&told, "Stalled")["status"], "True");
-    let said = condition(&told, "Ready")["message"].as_str().unwrap().to_owned();
-    for part in ["forbidden", "own-namespace.yaml", "--credential-escrow"] {
-        assert!(said.contains(part), "{said}");
-    }
-    assert_eq!((&told["status"]["sandbox"], world.calls("POST /api/sandbox").await), (&Value::Null, 0));
-    set(all.clone()).await;
-    world.until_ready("l").await;
-    until_copies(&world, &[KEY]).await;
-    no_key_is_shown(&world).await;
-    drop(controller);
 }
 
 /// In the controller's own namespace a copy would go with the Secret.

@@ -21,6 +21,7 @@ mod defaults;
 mod drain;
 mod enumerate;
 mod escrow;
+mod escrow_rights;
 mod faults;
 mod files;
 mod files_faults;

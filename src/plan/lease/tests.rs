@@ -286,8 +286,8 @@ fn a_release_goes_from_inside_out_and_only_on_proof() {
 
 #[test]
 fn a_create_call_under_way_is_waited_for_before_letting_go() {
-    assert_eq!(step(&deleted(Intended), &absent(9)), Step::Rest);
-    assert_eq!(step(&deleted(Intended), &absent(10)), Step::RemoveFinalizer);
+    assert_eq!(step(&deleted(Intended), &absent(49)), Step::Rest);
+    assert_eq!(step(&deleted(Intended), &absent(50)), Step::RemoveFinalizer);
     assert_eq!(step(&deleted(Intended), &present("creating")), Step::Record, "it has appeared after all");
     assert_eq!(step(&deleted(Finalizer), &seen(Remote::NotAsked)), Step::RemoveFinalizer, "nothing was ever intended");
     assert_eq!(step(&deleted(Finalizer), &present("started")), Step::Record, "unless the status was wiped");

@@ -167,7 +167,7 @@ impl World {
         Ok(match listed {
             None => Remote::Absent,
             Some(sandbox) => match sandbox.state {
-                State::Destroyed(_) => Remote::Absent,
+                State::Destroyed(word) if word == "destroyed" => Remote::Absent,
                 State::Failed(_) => match judge(sandbox) {
                     Remote::Present(sandbox) => Remote::FailedDeletion(sandbox),
                     other => other,

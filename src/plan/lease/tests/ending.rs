@@ -286,3 +286,32 @@ fn a_sandbox_of_another_organisation_is_not_used() {
     let lease = with_spec(Created, &json!({ "connection": connection }));
     stalls(&lease, &seen_with("started", &json!({ "organizationId": "theirs" })), "CredentialMismatch");
 }
+
+#[test]
+fn a_session_is_recorded_until_somebody_has_seen_its_end() {
+    for (policy, state) in [("Stop", "error"), ("Delete", "error"), ("Delete", "paused"), ("Delete", "stopping")] {
+        let ends = ends(SessionLives, policy);
+        assert!(told(&ends, &box_(state)).session.is_some(), "{policy} {state}");
+    }
+    for policy in ["Delete", "Stop", "Archive", "Retain"] {
+        assert_eq!(told(&ends(SessionLives, policy), &box_("stopped")).session, None, "{policy}");
+    }
+}
+
+#[test]
+fn a_session_that_cannot_be_deleted_ends_with_its_sandbox() {
+    for session in [Session::Listed, Session::Dead, Session::NotAsked, Session::Serving] {
+        let after =
+            |seconds| Observed { session: session.clone(), leaving: Duration::from_secs(seconds), ..box_("started") };
+        for (policy, last) in [
+            ("Delete", Step::DeleteSandbox("box".to_owned())),
+            ("Stop", Step::StopSandbox("box".to_owned())),
+            ("Retain", Step::DeleteSession),
+        ] {
+            assert_eq!(step(&ends(SessionLives, policy), &after(119)), Step::DeleteSession, "{policy} {session:?}");
+            assert_eq!(step(&ends(SessionLives, policy), &after(120)), last, "{policy} {session:?}");
+        }
+        assert_eq!(step(&suspended(SessionLives), &after(119)), Step::DeleteSession, "{session:?}");
+        assert_eq!(step(&suspended(SessionLives), &after(120)), Step::StopSandbox("box".to_owned()), "{session:?}");
+    }
+}
