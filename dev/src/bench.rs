@@ -5,6 +5,7 @@ mod figures;
 mod kubernetes;
 mod latency;
 mod load;
+mod outage;
 mod raw;
 mod report;
 mod sdk;
@@ -49,6 +50,10 @@ pub struct Options {
     /// How long nothing happens at the end.
     #[arg(long, default_value_t = 60)]
     pub idle: u64,
+    /// Nothing but this: how often Daytona is asked by a controller that starts with 200 leases, also when Daytona wants
+    /// fewer calls or does not answer.
+    #[arg(long)]
+    pub outages: bool,
     /// A twentieth of everything: to try it, not to believe it.
     #[arg(long)]
     pub quick: bool,
@@ -165,6 +170,12 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     }
     println!("Starting a control plane, a local Daytona and the controller.");
     let mut stage = Stage::up(directory.path()).await?;
+    if options.outages {
+        let curves = outage::measure(&mut stage).await;
+        stage.down().await?;
+        println!("{}", curves?);
+        return Ok(());
+    }
     let results = measure(&mut stage, &options).await;
     stage.down().await?;
     let results = results?;
