@@ -51,7 +51,7 @@ pub(super) const GARBLED: u32 = 4;
 /// Exit codes of what is ended with its session or its sandbox: by HUP, KILL or TERM.
 const SIGNALLED_BY_US: [i32; 3] = [129, 137, 143];
 /// After so many kills in a row, what still lives cannot be ended.
-const SURVIVED: u32 = 3;
+pub(super) const SURVIVED: u32 = 3;
 
 /// What the last answer from the sandbox means, if it is the last word.
 pub(super) fn concluded(sent: &Sent, status: &SandboxCommandStatus, stop: Option<&Stop>) -> Option<Outcome> {

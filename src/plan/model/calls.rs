@@ -7,7 +7,7 @@ use super::{
     daytona::{Late, Machine},
     event::{Fault, Key},
     kube::Conflict,
-    oracle::Truth,
+    truth::Truth,
 };
 use crate::{
     daytona::{Class, Error, Sandbox, Setting, State},

@@ -214,8 +214,8 @@ impl World {
     }
 
     fn delete_session(&mut self, sandbox: &str, session: &str) -> Result<(), Halt> {
-        match self.toolbox("delete the session", sandbox, None, |machine, truth, _| {
-            machine.delete_session(session, truth);
+        match self.toolbox("delete the session", sandbox, None, |machine, truth, now| {
+            machine.delete_session(session, now, truth);
             Ok(())
         }) {
             Err(Halt::Daytona(error)) if error.class == Class::Gone => Ok(()),

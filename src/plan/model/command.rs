@@ -202,8 +202,8 @@ impl World {
                     self.begin_wait(which, &command, false);
                 }
             }
-            Step::Kill { after, .. } => return self.kill(which, command, after),
-            Step::Fence => return self.fence(which, command),
+            Step::Kill { after, .. } => return self.kill(command, after),
+            Step::Fence => return self.fence(command),
             // No output is long enough to be stored.
             Step::Store(logs) => self.truth.wrong.push(format!("logs are to be stored: {logs:?}")),
             Step::Suspect { epoch } => self.suspect(&command, epoch, Suspicion::Shell),
@@ -230,12 +230,9 @@ impl World {
             command.clone()
         } else {
             let written = self.write(|world| {
-                let before = world.kube.commands[which].as_ref().and_then(|c| c.status.clone());
-                let written = world.kube.write_command(which, command, |live| live.status = Some(new.clone()))?;
-                if written.is_some() {
-                    world.truth.command_written(which, before.as_ref(), new);
-                }
-                Ok(written)
+                world.kube.writable_command(which, command)?;
+                world.judge_command(which, new);
+                world.kube.write_command(which, command, |live| live.status = Some(new.clone()))
             })?;
             let Some(now) = written else { return Ok(None) };
             now

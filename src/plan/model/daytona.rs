@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::{
     event::{Nature, Script},
-    oracle::Truth,
     runner::{Disk, Process},
+    truth::Truth,
 };
 use crate::{
     api::sandbox_label as label,
@@ -154,8 +154,8 @@ impl Machine {
             return Err(Class::Refused);
         }
         if self.forgets {
+            truth.damaged(&self.disk.marks);
             self.disk = self.saved.clone();
-            truth.damaged(&self.id);
         }
         self.changes("restoring", State::Started);
         Ok(())
@@ -163,7 +163,6 @@ impl Machine {
 
     pub(super) fn delete(&mut self, truth: &mut Truth) {
         self.end_all(truth);
-        truth.lost(&self.id);
         (self.state, self.next, self.only_listed) = (State::Destroyed("destroying".to_owned()), Next::Gone, false);
     }
 
@@ -176,7 +175,6 @@ impl Machine {
     pub(super) fn fail(&mut self, recoverable: bool, forgets: bool, truth: &mut Truth) {
         if !matches!(self.state, State::Destroyed(_)) {
             self.end_all(truth);
-            truth.lost(&self.id);
             (self.state, self.next) = (State::Failed("error".to_owned()), Next::Nothing);
             (self.recoverable, self.forgets) = (recoverable, forgets);
         }
@@ -194,8 +192,8 @@ impl Machine {
 
     /// Our files go, while what runs goes on.
     pub(super) fn wipe(&mut self, truth: &mut Truth) {
+        truth.damaged(&self.disk.marks);
         self.disk = Disk::default();
-        truth.damaged(&self.id);
     }
 
     /// Daytona deletes it for its age, if it may.

@@ -7,6 +7,7 @@ use super::{
     daytona::{Late, Machine},
     event::{Deed, Event, Fault, Key, Trouble, WHOLE, Wants},
     lease,
+    truth::End,
 };
 use crate::{
     api::ReclaimPolicy,
@@ -16,7 +17,6 @@ use crate::{
 
 impl World {
     pub(super) fn happens(&mut self, event: Event) {
-        let now = self.time();
         match event {
             Event::Lease { fresh, phases, trouble } => {
                 if fresh {
@@ -55,7 +55,7 @@ impl World {
             Event::Do(deed) => self.somebody_does(deed),
             Event::DeleteLease => {
                 self.note_asked();
-                self.kube.delete_lease(now);
+                self.delete_lease();
             }
             Event::CreateLease => self.create_lease(),
             Event::Suspend(suspend, policy) => self.kube.change_lease(|lease| {
@@ -70,8 +70,11 @@ impl World {
             }
             Event::TouchLease => self.kube.change_lease(|_| {}),
             Event::TouchCommand(which) => self.kube.change_command(which, |_| {}),
-            Event::Cancel(which) => self.kube.change_command(which, |command| command.spec.cancel = true),
-            Event::DeleteCommand(which) => self.kube.delete_command(which, now),
+            Event::Cancel(which) => {
+                self.truth.cancelled.insert(which);
+                self.kube.change_command(which, |command| command.spec.cancel = true);
+            }
+            Event::DeleteCommand(which) => self.delete_command(which),
             Event::HoldKey(key) => self.key = key,
             Event::HoldSecret(version) => self.secret = version,
         }
@@ -81,10 +84,25 @@ impl World {
     pub(super) fn create_lease(&mut self) {
         if self.kube.lease.is_none() {
             let now = self.time();
-            self.kube.create_lease(&self.scenario, now);
+            let uid = self.kube.create_lease(&self.scenario, now);
+            self.truth.leases.insert(uid, self.scenario.lasts.map_or(i64::MAX, |lasts| self.now + lasts));
             self.key = Key::Right;
             self.note_asked();
         }
+    }
+
+    pub(super) fn delete_lease(&mut self) {
+        if let Some(ends) = self.kube.lease.as_ref().and_then(|lease| self.truth.leases.get_mut(&lease.uid()?)) {
+            *ends = self.now.min(*ends);
+        }
+        let now = self.time();
+        self.kube.delete_lease(now);
+    }
+
+    pub(super) fn delete_command(&mut self, which: usize) {
+        self.truth.cancelled.insert(which);
+        let now = self.time();
+        self.kube.delete_command(which, now);
     }
 
     /// Until it ends the lease's last word counts; from then on any.
@@ -123,7 +141,7 @@ impl World {
         for machine in self.machines.iter_mut().filter(|machine| machine.state == State::Started) {
             let runs = machine.processes.iter().find(|(_, process)| process.script.command == which);
             if let Some((attempt, code)) = runs.map(|(attempt, process)| (attempt.clone(), process.script.code)) {
-                machine.finish(&attempt, code, &mut self.truth);
+                machine.finish(&attempt, code, End::Itself, self.now, &mut self.truth);
             }
         }
     }

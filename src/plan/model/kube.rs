@@ -41,7 +41,8 @@ impl Kube {
         self.stamp(object);
     }
 
-    pub(super) fn create_lease(&mut self, scenario: &Scenario, now: Timestamp) {
+    /// Its UID.
+    pub(super) fn create_lease(&mut self, scenario: &Scenario, now: Timestamp) -> String {
         let sandbox = match scenario.wants {
             Wants::Own => json!({}),
             Wants::Adopted => json!({ "adopt": { "id": "adopted" } }),
@@ -54,10 +55,12 @@ impl Kube {
         let mut lease = SandboxLease::new(LEASE, serde_json::from_value(spec).unwrap());
         lease.spec.reclaim_policy = scenario.reclaim;
         self.uids += 1;
-        self.created(&mut lease, format!("lease-{}", self.uids), now);
+        let uid = format!("lease-{}", self.uids);
+        self.created(&mut lease, uid.clone(), now);
         // As the schema has it.
         lease.status = Some(serde_json::from_value(json!({ "observedGeneration": -1 })).unwrap());
         self.lease = Some(lease);
+        uid
     }
 
     pub(super) fn create_command(&mut self, which: usize, scenario: &Scenario, now: Timestamp) {
@@ -145,15 +148,21 @@ impl Kube {
     }
 
     /// Whether it is still there afterwards.
+    /// Whether a command, if it is there, is still the one that was decided on.
+    pub(super) fn writable_command(&self, which: usize, decided: &SandboxCommand) -> Result<(), Conflict> {
+        self.commands[which].as_ref().map_or(Ok(()), |live| same(live, decided))
+    }
+
     fn write<K: Resource>(&mut self, live: &mut K, decided: &K, change: impl FnOnce(&mut K)) -> Result<bool, Conflict> {
-        if (live.meta().uid.as_ref(), live.meta().resource_version.as_ref())
-            != (decided.meta().uid.as_ref(), decided.meta().resource_version.as_ref())
-        {
-            return Err(Conflict);
-        }
+        same(live, decided)?;
         change(live);
         self.writes += 1;
         self.stamp(live);
         Ok(live.meta().deletion_timestamp.is_none() || !live.finalizers().is_empty())
     }
+}
+
+fn same<K: Resource>(live: &K, decided: &K) -> Result<(), Conflict> {
+    let identity = |object: &K| (object.meta().uid.clone(), object.meta().resource_version.clone());
+    if identity(live) == identity(decided) { Ok(()) } else { Err(Conflict) }
 }

@@ -41,13 +41,14 @@ impl World {
             return Ok(Some(command));
         }
         let refused = |world: &mut Self| {
+            world.truth.refused.insert(which);
             if let Some(entry) = world.memory.known(&uid, &attempt) {
                 entry.sent.refused = Some("refused".to_owned());
             }
         };
         if self.scenario.secret {
             if !self.memory.sent(&uid, &attempt).fresh {
-                return self.fence(which, command);
+                return self.fence(command);
             }
             let uploaded = self.toolbox("upload the command's files", &handle.sandbox, None, |machine, _, _| {
                 machine.upload(&attempt);
@@ -144,26 +145,27 @@ impl World {
         if matches!(answer, Err(Halt::Daytona(_))) {
             self.memory.board(&lease).collected.extend(collected);
             if wait.start && is(&answer, Class::Refused) {
+                self.truth.refused.insert(wait.which);
                 let uid = wait.command.uid().unwrap_or_default();
                 if let Some(entry) = self.memory.known(&uid, &wait.attempt) {
                     entry.sent.refused = Some("refused".to_owned());
                 }
             }
         }
-        self.understood(wait.which, &wait.command, &wait.attempt, wait.handle.epoch, answer)
+        self.understood(&wait.command, &wait.attempt, wait.handle.epoch, answer)
     }
 
-    pub(super) fn fence(&mut self, which: usize, command: SandboxCommand) -> Result<Next, Halt> {
+    pub(super) fn fence(&mut self, command: SandboxCommand) -> Result<Next, Halt> {
         let (Some(handle), Some((uid, attempt))) = (self.handle(&command), attempt(&command)) else {
             return Ok(None);
         };
         let answer = self.text("fence the command", &handle.sandbox, None, |machine, _, _| Ok(machine.fence(&attempt)));
-        let answer = self.understood(which, &command, &attempt, handle.epoch, answer)?;
+        let answer = self.understood(&command, &attempt, handle.epoch, answer)?;
         self.memory.answered(&uid, &attempt, certain(answer));
         Ok(Some(command))
     }
 
-    pub(super) fn kill(&mut self, which: usize, command: SandboxCommand, after: u64) -> Result<Next, Halt> {
+    pub(super) fn kill(&mut self, command: SandboxCommand, after: u64) -> Result<Next, Halt> {
         let (Some(handle), Some((uid, attempt))) = (self.handle(&command), attempt(&command)) else {
             return Ok(None);
         };
@@ -171,10 +173,10 @@ impl World {
         let answer = self.text("end the command", &handle.sandbox, None, |machine: &mut Machine, truth, now| {
             Ok(machine.kill(&attempt, after, now, truth))
         });
-        match self.understood(which, &command, &attempt, handle.epoch, answer)? {
+        match self.understood(&command, &attempt, handle.epoch, answer)? {
             Answer::Early(_) | Answer::Ending(_) => Ok(None),
             Answer::Survivors(pids) => {
-                self.truth.survived.insert(which);
+                self.truth.survived(&attempt);
                 let survived = &mut self.memory.entry(&uid, &attempt).sent.survived;
                 *survived = (survived.0 + 1, pids);
                 Err(Halt::Sandbox)
@@ -189,14 +191,15 @@ impl World {
 
     fn understood<T>(
         &mut self,
-        which: usize,
         command: &SandboxCommand,
         attempt: &Attempt,
         epoch: u64,
         answer: Result<T, Halt>,
     ) -> Result<T, Halt> {
+        if matches!(answer, Ok(_) | Err(Halt::Garbled)) {
+            self.truth.answered(attempt, answer.is_ok());
+        }
         if matches!(answer, Err(Halt::Garbled)) {
-            self.truth.garbled.insert(which);
             self.memory.entry(&command.uid().unwrap_or_default(), attempt).sent.garbled += 1;
             self.suspect(command, epoch, Suspicion::Workspace);
         }

@@ -19,6 +19,7 @@ mod observe;
 mod oracle;
 mod runner;
 mod tests;
+mod truth;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +32,7 @@ use self::{
     event::{CALM, COMMANDS, Event, Key, Scenario, Trouble, WHOLE, Wants},
     kube::Kube,
     memory::Memory,
-    oracle::Truth,
+    truth::Truth,
 };
 use super::lease_seen::INTERVALS;
 use crate::{
@@ -55,6 +56,9 @@ enum Halt {
 /// Rounds within which all comes to rest when all goes well. The slowest are a running time, the time to end it, and the
 /// time to drain.
 const ROUNDS: usize = 40;
+
+/// When the world begins, in seconds.
+const EPOCH: i64 = 1_000_000;
 
 /// Seconds in a round.
 const ROUND: i64 = 10;
@@ -161,10 +165,9 @@ impl World {
         self.judge_at_rest();
         self.right()?;
         self.log(|| "--- all is deleted".to_owned());
-        let now = self.time();
-        self.kube.delete_lease(now);
+        self.delete_lease();
         for which in 0..COMMANDS {
-            self.kube.delete_command(which, now);
+            self.delete_command(which);
         }
         self.rest("with all deleted")?;
         self.judge_the_end();
@@ -182,7 +185,7 @@ impl World {
     }
 
     fn time(&self) -> Timestamp {
-        Timestamp::from_second(1_000_000 + self.now).unwrap()
+        Timestamp::from_second(EPOCH + self.now).unwrap()
     }
 
     fn right(&mut self) -> Result<(), String> {

@@ -1,149 +1,62 @@
 //! What must hold, judged by what happened in the world and not by what status says of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+
+use kube::ResourceExt;
 
 use super::{
-    World,
+    EPOCH, World,
+    daytona::Machine,
     event::{COMMANDS, Nature, Wants},
+    truth::{Clock, outcome},
 };
 use crate::{
-    api::{CommandState, ReclaimPolicy, SandboxCommand, SandboxCommandStatus, condition, sandbox_label as label},
+    api::{
+        CommandState, ReclaimPolicy, SandboxCommand, SandboxCommandStatus, SuspendPolicy, condition,
+        sandbox_label as label,
+    },
     daytona::State,
+    plan::queue,
 };
-
-/// What became of an attempt that was started.
-#[derive(Clone, Debug, Default)]
-struct Run {
-    command: usize,
-    starts: u32,
-    code: Option<i32>,
-    /// It ended without a trace.
-    vanished: bool,
-}
-
-/// What really happened.
-#[derive(Debug, Default)]
-pub(super) struct Truth {
-    runs: BTreeMap<String, Run>,
-    /// Sandboxes in which our files were removed, or that went back to those of an earlier day.
-    damaged: BTreeSet<String>,
-    /// Sandboxes that failed or were deleted.
-    lost: BTreeSet<String>,
-    /// Commands of which answers were garbled.
-    pub(super) garbled: BTreeSet<usize>,
-    /// Commands whose scripts were told to be impossible to end.
-    pub(super) survived: BTreeSet<usize>,
-    pub(super) wrong: Vec<String>,
-}
-
-impl Truth {
-    pub(super) fn started(&mut self, attempt: &str, command: usize) {
-        let run = self.runs.entry(attempt.to_owned()).or_default();
-        run.command = command;
-        run.starts += 1;
-        let starts: u32 = self.runs.values().filter(|run| run.command == command).map(|run| run.starts).sum();
-        if starts > 1 {
-            self.wrong.push(format!("script {command} was started {starts} times, now as {attempt}"));
-        }
-    }
-
-    pub(super) fn ended(&mut self, attempt: &str, code: i32) {
-        self.runs.entry(attempt.to_owned()).or_default().code = Some(code);
-    }
-
-    pub(super) fn vanished(&mut self, attempt: &str) {
-        self.runs.entry(attempt.to_owned()).or_default().vanished = true;
-    }
-
-    pub(super) fn damaged(&mut self, sandbox: &str) {
-        self.damaged.insert(sandbox.to_owned());
-    }
-
-    pub(super) fn lost(&mut self, sandbox: &str) {
-        self.lost.insert(sandbox.to_owned());
-    }
-
-    fn run_of(&self, command: usize) -> Option<&Run> {
-        self.runs.values().find(|run| run.command == command)
-    }
-
-    /// Judges a status that is written in place of another.
-    pub(super) fn command_written(
-        &mut self,
-        which: usize,
-        old: Option<&SandboxCommandStatus>,
-        new: &SandboxCommandStatus,
-    ) {
-        let old = old.cloned().unwrap_or_default();
-        let wrong = match (old.state, new.state) {
-            (Some(CommandState::Finished), state) if state != old.state || outcome(&old) != outcome(new) => {
-                Some("a finished command changed")
-            }
-            (Some(CommandState::Running), Some(CommandState::Queued) | None) => Some("what was sent was queued again"),
-            _ if new.attempts < old.attempts => Some("attempts became fewer"),
-            _ => None,
-        };
-        if let Some(wrong) = wrong {
-            self.wrong.push(format!("{wrong}: {:?} → {:?}", outcome(&old), outcome(new)));
-        }
-        if new.state == Some(CommandState::Finished)
-            && old.state != new.state
-            && let Err(wrong) = self.judge(which, new)
-        {
-            self.wrong.push(format!("command {which} finished as {:?}: {wrong}", outcome(new)));
-        }
-    }
-
-    /// Whether an outcome is what happened.
-    fn judge(&self, which: usize, status: &SandboxCommandStatus) -> Result<(), &'static str> {
-        let run = self.run_of(which);
-        let (reason, message, _) = told(status);
-        let says_never =
-            message.contains("never ran") || message.contains("never will") || message.contains("nothing ran");
-        if let Some(code) = status.exit_code
-            && run.and_then(|run| run.code) != Some(code)
-        {
-            return Err("its script has another exit code, or none");
-        }
-        if says_never && run.is_some() {
-            return Err("it ran");
-        }
-        let is_in = |all: &BTreeSet<String>| status.sandbox_id.as_ref().is_some_and(|id| all.contains(id));
-        let (damaged, lost) = (is_in(&self.damaged), is_in(&self.lost));
-        let known = self.garbled.contains(&which) || self.survived.contains(&which);
-        let vanished = run.is_some_and(|run| run.vanished);
-        match reason.as_str() {
-            "OutcomeUnknown" if !damaged && !known => Err("its evidence was there"),
-            "SandboxLost" if !lost => Err("its sandbox was there"),
-            // What sleeps and is suspended is not woken to tell.
-            "SessionLost" if message.contains("the lease is suspended") => Ok(()),
-            "ShellExited" | "SessionLost" if run.is_some() && !vanished && !damaged => {
-                Err("its script had not ended without a trace")
-            }
-            "Succeeded" | "NonZeroExit" | "Signalled" if status.exit_code.is_none() => Err("it has no exit code"),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// What must not change of a finished command.
-fn outcome(status: &SandboxCommandStatus) -> (Option<i32>, Option<i32>, (String, String, String)) {
-    (status.exit_code, status.attempts, told(status))
-}
-
-fn told(status: &SandboxCommandStatus) -> (String, String, String) {
-    condition(&status.conditions, "Succeeded")
-        .map(|c| (c.reason.clone(), c.message.clone(), c.status.clone()))
-        .unwrap_or_default()
-}
 
 fn is_finished(command: &SandboxCommand) -> bool {
     command.status.as_ref().is_some_and(|s| s.state == Some(CommandState::Finished))
 }
 
 impl World {
+    /// Notes what befalls the commands that are recorded as running.
+    fn note_fates(&mut self) {
+        let leases = [&self.kube.lease, &self.kube.seen_lease];
+        for (command, fate) in self.kube.commands.iter().zip(&mut self.truth.fates) {
+            let Some(status) = command.as_ref().filter(|c| queue::running(c)).and_then(|c| c.status.as_ref()) else {
+                continue;
+            };
+            let machine = self.machines.iter().find(|machine| Some(&machine.id) == status.sandbox_id.as_ref());
+            let state = machine.map(|machine| &machine.state);
+            fate.down |= state != Some(&State::Started);
+            fate.lost |= matches!(state, None | Some(State::Failed(_) | State::Destroyed(_)));
+            fate.not_ours |= machine.and_then(Machine::owner) != status.lease_uid.as_deref();
+            // As it is, or as the watch still shows it.
+            for lease in leases.into_iter().flatten().filter(|l| l.spec.suspend && l.uid() == status.lease_uid) {
+                fate.suspended = true;
+                fate.cut_short |= lease.spec.suspend_policy == SuspendPolicy::Cancel;
+            }
+        }
+    }
+
+    /// A command's status is about to be written in place of another.
+    pub(super) fn judge_command(&mut self, which: usize, new: &SandboxCommandStatus) {
+        self.note_fates();
+        let Some(command) = &self.kube.commands[which] else { return };
+        let deadline = self.scenario.scripts[which].deadline.map(i64::from);
+        let clock = Clock { now: self.now, epoch: EPOCH, deadline };
+        let uid = command.uid().unwrap_or_default();
+        self.truth.command_written(which, &uid, command.status.as_ref(), new, clock);
+    }
+
     /// What must hold at any time.
     pub(super) fn judge(&mut self) {
+        self.note_fates();
         let mut owners = BTreeMap::<String, usize>::new();
         for machine in &self.machines {
             if let Some(owner) = machine.owner() {
@@ -222,7 +135,7 @@ impl World {
         for which in 0..COMMANDS {
             if let Some(status) = &self.kube.last[which]
                 && status.state == Some(CommandState::Finished)
-                && let Err(why) = self.truth.judge(which, status)
+                && let Err(why) = self.truth.still_holds(which, status)
             {
                 wrong.push(format!("command {which} had finished as {:?}: {why}", outcome(status)));
             }

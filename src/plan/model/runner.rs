@@ -8,7 +8,7 @@ use std::{
 use super::{
     daytona::{Machine, ScriptOf, Text},
     event::Nature,
-    oracle::Truth,
+    truth::{End, Truth},
 };
 use crate::shell::{Answer, Attempt, How, Outputs};
 
@@ -30,7 +30,7 @@ struct Exit {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Disk {
     pub(super) set_up: bool,
-    marks: BTreeSet<String>,
+    pub(super) marks: BTreeSet<String>,
     guards: BTreeMap<String, Guard>,
     inputs: BTreeSet<String>,
     exits: BTreeMap<String, Exit>,
@@ -47,12 +47,12 @@ pub(super) struct Process {
 
 impl Machine {
     /// Its session ends, with the session's processes.
-    pub(super) fn delete_session(&mut self, id: &str, truth: &mut Truth) {
+    pub(super) fn delete_session(&mut self, id: &str, now: i64, truth: &mut Truth) {
         self.sessions.remove(id);
         let ends = |process: &Process| process.script.nature == Nature::Plain && process.session.as_deref() == Some(id);
         let ends: Vec<String> = self.processes.iter().filter(|(_, p)| ends(p)).map(|(id, _)| id.clone()).collect();
         for attempt in ends {
-            self.finish(&attempt, 143, truth);
+            self.finish(&attempt, 143, End::Session, now, truth);
         }
     }
 
@@ -79,16 +79,16 @@ impl Machine {
             self.disk.inputs.remove(&attempt.id);
             let process = Process { script: *script, since: now, session: session.clone() };
             self.processes.insert(attempt.id.clone(), process);
-            truth.started(&attempt.id, script.command);
+            truth.started(&attempt.id, script.command, now);
         }
     }
 
     /// A script ends. Where its files are gone, its runner makes place for the outcome all the same.
-    pub(super) fn finish(&mut self, attempt: &str, code: i32, truth: &mut Truth) {
+    pub(super) fn finish(&mut self, attempt: &str, code: i32, end: End, now: i64, truth: &mut Truth) {
         if self.processes.remove(attempt).is_some() {
             let how = if self.disk.guards.contains_key(attempt) { How::Full } else { How::OutputLost };
             self.disk.exits.insert(attempt.to_owned(), Exit { code, how });
-            truth.ended(attempt, code);
+            truth.ended(attempt, code, end, now);
         }
     }
 
@@ -139,12 +139,15 @@ impl Machine {
             return Answer::Early((process.since + after - now).unsigned_abs());
         }
         self.disk.killed.insert(id.clone());
+        if process.is_some() {
+            truth.killed(id);
+        }
         match process {
             Some(process) if process.script.nature == Nature::Unkillable => Answer::Survivors(vec![7]),
             Some(process) => {
                 // Without a guard the runner is not found, and nobody waits for what it writes.
                 let unseen = guard.is_none().then(|| self.report(attempt)).map(|_| Answer::Lost);
-                self.finish(id, process.script.when_ended, truth);
+                self.finish(id, process.script.when_ended, End::Killed, now, truth);
                 unseen.unwrap_or_else(|| self.report(attempt))
             }
             None => self.report(attempt),
