@@ -213,6 +213,11 @@ impl Machine {
         }
     }
 
+    /// Whether somebody has taken our label off, and not put it back.
+    pub(super) fn is_unlabelled(&self) -> bool {
+        self.taken_off.is_some()
+    }
+
     /// A person has mended what Daytona could not.
     pub(super) fn mend(&mut self, lease: &str) {
         self.relabel(true, lease);

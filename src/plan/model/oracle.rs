@@ -12,12 +12,21 @@ use super::{
 };
 use crate::{
     api::{
-        CommandState, ReclaimPolicy, SandboxCommand, SandboxCommandStatus, SuspendPolicy, condition,
+        CommandState, ReclaimPolicy, SandboxCommand, SandboxCommandStatus, SandboxLease, SuspendPolicy, condition,
         sandbox_label as label,
     },
     daytona::State,
-    plan::queue,
+    plan::{
+        lease::{adopts, own_name, reuse_key},
+        queue,
+    },
 };
+
+/// Whether a lease is Ready, and the reason.
+fn told(lease: &SandboxLease) -> (bool, String) {
+    let ready = lease.status.as_ref().and_then(|s| condition(&s.conditions, "Ready"));
+    ready.map(|c| (c.status == "True", c.reason.clone())).unwrap_or_default()
+}
 
 fn is_finished(command: &SandboxCommand) -> bool {
     command.status.as_ref().is_some_and(|s| s.state == Some(CommandState::Finished))
@@ -72,24 +81,66 @@ impl World {
         }
     }
 
-    /// What must hold when all is well and nothing was deleted: what can run has run.
+    /// What must hold when all is well and what is wanted stays: what can run has run.
     pub(super) fn judge_at_rest(&mut self) {
-        let Some(lease) = &self.kube.lease else { return };
-        let ready = lease.status.as_ref().and_then(|s| condition(&s.conditions, "Ready").cloned());
-        let serves = ready.as_ref().is_some_and(|c| c.status == "True") && !lease.spec.suspend;
-        for which in 0..COMMANDS {
-            let Some(command) = &self.kube.commands[which] else { continue };
-            let waits_for_another = command
-                .status
-                .as_ref()
-                .and_then(|s| s.lease_uid.as_ref())
-                .is_some_and(|uid| Some(uid) != lease.metadata.uid.as_ref());
-            if serves && !waits_for_another && !is_finished(command) {
-                let status = command.status.clone().unwrap_or_default();
-                let wrong = format!("command {which} rests as {:?}, although the lease is Ready", outcome(&status));
-                self.truth.wrong.push(wrong);
-            }
+        let lease = self.kube.lease.as_ref();
+        let mut wrong: Vec<String> = lease.and_then(|lease| self.rests_without_cause(lease)).into_iter().collect();
+        let serves = lease.is_some_and(|lease| told(lease).0 && !lease.spec.suspend);
+        for (command, script) in self.kube.commands.iter().zip(&self.scenario.scripts) {
+            let Some(command) = command.as_ref().filter(|command| !is_finished(command)) else { continue };
+            let bound = command.status.as_ref().and_then(|s| s.lease_uid.as_ref());
+            let why = if queue::running(command) {
+                "although there was time for it to end"
+            } else if command.spec.cancel || command.metadata.deletion_timestamp.is_some() {
+                "although nobody wants it"
+            } else if script.deadline.is_some_and(|deadline| self.now >= i64::from(deadline)) {
+                "although it is too late for it to start"
+            } else if bound.is_some_and(|bound| lease.and_then(|lease| lease.metadata.uid.as_ref()) != Some(bound)) {
+                "although its lease has ended"
+            } else if serves {
+                "although the lease is Ready"
+            } else {
+                continue;
+            };
+            let status = command.status.clone().unwrap_or_default();
+            wrong.push(format!("{} rests as {:?}, {:?}, {why}", command.name_any(), status.state, outcome(&status)));
         }
+        self.truth.wrong.append(&mut wrong);
+    }
+
+    /// What is wrong with a lease that rests as this one does; `None`: it is Ready, or has a reason not to be.
+    fn rests_without_cause(&self, lease: &SandboxLease) -> Option<String> {
+        let (ready, reason) = told(lease);
+        let uid = lease.uid().unwrap_or_default();
+        let status = lease.status.clone().unwrap_or_default();
+        let sandbox = status.sandbox.unwrap_or_default();
+        let is = |machine: &&Machine| match (&sandbox.id, adopts(lease)) {
+            (Some(id), _) => machine.id == *id,
+            (None, Some(id)) => machine.id == id,
+            (None, None) if reuse_key(lease).is_some() => machine.name == "sbreuse",
+            (None, None) => machine.name == own_name(lease),
+        };
+        let machine = self.machines.iter().find(is);
+        let over = self.truth.leases[&uid] <= self.now;
+        let caused = lease.metadata.deletion_timestamp.is_none()
+            && match (ready, reason.as_str()) {
+                (true, "Ready" | "Asleep") => !over && !lease.spec.suspend && machine.is_some(),
+                (true, "Suspended") => !over && lease.spec.suspend,
+                (false, "Expired") => over && lease.finalizers().is_empty(),
+                (false, "SandboxLost") => !over && sandbox.id.is_some() && machine.is_none(),
+                (false, "InvalidSpec") => !over && adopts(lease).is_some() && machine.is_none(),
+                // What was given away may be taken, but not for the second time.
+                (false, "NameConflict" | "ReuseConflict" | "OwnershipConflict") => {
+                    let is_free = |machine: &Machine| {
+                        let given_away = machine.labels.contains_key(label::RELEASED_BY) || adopts(lease).is_some();
+                        machine.owner().is_none() && given_away && sandbox.id.is_none()
+                    };
+                    !over && machine.is_some_and(|m| m.owner() != Some(&uid) && !is_free(m))
+                }
+                _ => false,
+            };
+        let state = machine.map(|machine| (&machine.state, machine.owner()));
+        (!caused).then(|| format!("{uid} rests as {ready}, {reason}, without cause; its sandbox: {state:?}"))
     }
 
     /// What must hold when all was deleted.
@@ -106,7 +157,12 @@ impl World {
             if let Some(owner) = machine.owner() {
                 wrong.push(format!("sandbox {} is still that of lease {owner}", machine.id));
             }
-            let Some(owner) = released_by else { continue };
+            let Some(owner) = released_by else {
+                if machine.id.starts_with("box-") && machine.owner().is_none() && !machine.is_unlabelled() {
+                    wrong.push(format!("nobody names sandbox {}, which is {:?}", machine.id, machine.state));
+                }
+                continue;
+            };
             // It may have been changed while the lease was on its way out; each of them is what was asked for.
             let asked = self.asked.get(owner).cloned().unwrap_or_default();
             let adopts = self.scenario.wants == Wants::Adopted;
