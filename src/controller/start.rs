@@ -127,7 +127,7 @@ pub async fn start(
     let tap = Arc::clone(&ctx);
     let lease_events = watches::reflected(
         scope.api::<DeserializeGuard<SandboxLease>>(&client),
-        watches::watching(&config),
+        watches::watching(config.watch),
         lease_writer,
         |_| {},
     )
@@ -136,7 +136,7 @@ pub async fn start(
     let tap = Arc::clone(&ctx);
     let command_events = watches::reflected(
         scope.api::<DeserializeGuard<SandboxCommand>>(&client),
-        watches::watching(&config),
+        watches::watching(config.watch),
         command_writer,
         move |command| {
             sequences.accept(command);

@@ -28,7 +28,6 @@ use crate::{
         COMMAND_UID_LABEL, LOG_BYTES, LeaseCondition, SandboxCommand, SandboxCommandStatus, SandboxLease, SourceKind,
         condition,
     },
-    config::Config,
     plan::{lease::is_ending, queue},
 };
 
@@ -70,10 +69,12 @@ where
         })
 }
 
-/// Lists in pages: all of ten thousand objects in one answer would be the most memory that is ever used. (The apiserver
-/// ignores the size of a page where any version of the list will do, so the most recent one is asked for.)
-pub(super) fn watching(config: &Config) -> watcher::Config {
-    let timeout = u32::try_from(config.watch.as_secs()).unwrap_or(u32::MAX);
+/// How to list, and for how long to watch. In pages: all of ten thousand objects in one answer would be the most memory
+/// that is ever used. And the most recent list: from one that is older than what an earlier controller wrote, the first
+/// look at a place would clear away the outcome of an attempt as nobody's. (The apiserver would ignore the size of a page
+/// there, too.)
+pub(super) fn watching(lasts: Duration) -> watcher::Config {
+    let timeout = u32::try_from(lasts.as_secs()).unwrap_or(u32::MAX);
     watcher::Config::default().page_size(PAGE).timeout(timeout)
 }
 
@@ -139,7 +140,7 @@ pub(super) async fn sources<K>(
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
 {
-    let mut events = std::pin::pin!(watcher::watcher(api, watching(&ctx.config)).backoff(backoff()));
+    let mut events = std::pin::pin!(watcher::watcher(api, watching(ctx.config.watch)).backoff(backoff()));
     while let Some(event) = events.next().await {
         match event {
             Ok(Event::Apply(object)) => {
@@ -343,5 +344,20 @@ impl Pending {
                 ctx.hint_lease(&key.0, &key.1);
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::watcher::{InitialListStrategy, ListSemantic};
+
+    use super::*;
+
+    #[test]
+    fn no_list_is_older_than_what_was_written_before_it() {
+        let how = watching(Duration::from_secs(300));
+        let most_recent = (ListSemantic::MostRecent, InitialListStrategy::ListWatch);
+        assert_eq!((how.list_semantic, how.initial_list_strategy), most_recent);
+        assert_eq!((how.page_size, how.timeout), (Some(PAGE), Some(300)));
     }
 }
