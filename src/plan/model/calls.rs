@@ -1,15 +1,19 @@
-//! Calls to Daytona and writes to Kubernetes, and what becomes of them. A call that is late is one that creates or starts
-//! something: only that could harm when it arrives. One that creates does not arrive after its repetition: where that
-//! one's sandbox was deleted within seconds, nobody would look for another.
+//! Calls to Daytona and writes to Kubernetes, and what becomes of them. Late are calls that create, start or change
+//! something; not those that set up, upload or look, nor writes to Kubernetes, which an older object does not take. One
+//! that creates does not arrive after its repetition: where that one's sandbox was deleted within seconds, nobody would
+//! look for another. None arrives later than the absence grace.
+
+use kube::ResourceExt;
 
 use super::{
     Halt, World,
-    daytona::{Late, Machine},
+    daytona::{Change, Late, Machine},
     event::{Fault, Key},
     kube::Conflict,
     truth::Truth,
 };
 use crate::{
+    api::SandboxLease,
     daytona::{Class, Error, Sandbox, Setting, State},
     plan::lease::Session,
 };
@@ -132,28 +136,20 @@ impl World {
         found.ok_or_else(|| answered("look at the session", Class::NotYet))
     }
 
-    /// Something is done to a sandbox.
+    /// Something is done to a lease's sandbox.
     pub(super) fn tell(
         &mut self,
         operation: &'static str,
+        lease: &SandboxLease,
         id: &str,
-        apply: impl FnOnce(&mut Machine, &mut Truth) -> Result<(), Class>,
+        change: Change,
     ) -> Result<(), Halt> {
-        self.call(operation, None, |world| {
-            let machine = world.machines.iter_mut().find(|machine| machine.id == id && !machine.only_listed);
-            apply(machine.ok_or(Class::Gone)?, &mut world.truth)
-        })
+        let late = Late::Change { sandbox: id.to_owned(), lease: lease.uid().unwrap_or_default(), change };
+        self.call(operation, Some(late.clone()), |world| world.arrive(late))
     }
 
-    pub(super) fn set(&mut self, id: &str, setting: &Setting) -> Result<(), Halt> {
-        self.tell("set something", id, |machine, _| {
-            match setting {
-                Setting::AutoDelete(minutes) => machine.auto_delete = *minutes,
-                Setting::Labels(labels) => machine.labels.clone_from(labels),
-                Setting::AutoStop(_) | Setting::AutoArchive(_) => {}
-            }
-            Ok(())
-        })
+    pub(super) fn set(&mut self, lease: &SandboxLease, id: &str, setting: Setting) -> Result<(), Halt> {
+        self.tell("set something", lease, id, Change::Set(setting))
     }
 
     /// A call to the toolbox of a sandbox, which has to run.
@@ -219,7 +215,7 @@ impl World {
         })
     }
 
-    /// A call that creates or starts something gets to Daytona.
+    /// A call gets to Daytona.
     pub(super) fn arrive(&mut self, late: Late) -> Result<(), Class> {
         match late {
             Late::Create { name, labels, auto_delete } => {
@@ -231,6 +227,14 @@ impl World {
                 let mut machine = Machine::new(&format!("box-{}", self.made), &name, labels);
                 machine.auto_delete = auto_delete;
                 self.machines.push(machine);
+            }
+            Late::Change { sandbox, lease, change } => {
+                let machine = self.machines.iter_mut().find(|machine| machine.id == sandbox).ok_or(Class::Gone)?;
+                let (before, theirs) = (machine.clone(), machine.owner() != Some(&lease));
+                machine.change(&change, self.now, &mut self.truth)?;
+                if theirs && *machine != before {
+                    self.belated.insert(sandbox);
+                }
             }
             Late::Text { sandbox, text } => {
                 let found = self.machines.iter_mut().find(|machine| machine.id == sandbox);

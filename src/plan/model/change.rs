@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use super::{
     Halt, INTERVALS, World,
     command::attempt,
-    daytona::{Late, Machine},
+    daytona::{Change, Late, Machine},
     event::Key,
     lease::{Next, Seen},
     memory::Suspicion,
@@ -89,43 +89,38 @@ impl World {
                 let now = self.sandbox(&wanted.id, Key::Right)?;
                 if now.is_some_and(|now| now.labels == wanted.labels) {
                     self.memory.board(&uid).seen = None;
-                    let taken = self.set(&wanted.id, &Setting::Labels(labels.clone()));
+                    let taken = self.set(lease, &wanted.id, Setting::Labels(labels.clone()));
                     self.memory.board(&uid).seen = None;
                     taken?;
                 }
             }
-            Step::StartSandbox(id) => self.tell(START, id, |machine, _| machine.start())?,
+            Step::StartSandbox(id) => self.tell(START, lease, id, Change::Start)?,
             Step::StopSandbox(id) => {
                 self.tidy_at_the_end(lease, seen)?;
-                self.tell("stop the sandbox", id, Machine::stop)?;
+                self.tell("stop the sandbox", lease, id, Change::Stop)?;
             }
-            Step::ArchiveSandbox(id) => self.tell("archive the sandbox", id, |machine, _| machine.archive())?,
+            Step::ArchiveSandbox(id) => self.tell("archive the sandbox", lease, id, Change::Archive)?,
             Step::RecoverSandbox(id) => {
-                self.tell("recover the sandbox", id, Machine::recover)?;
+                self.tell("recover the sandbox", lease, id, Change::Recover)?;
                 self.memory.board(&uid).recovered = true;
             }
             Step::KeepAwake(_) => {}
-            Step::Spare(id) => self.set(id, &Setting::AutoDelete(-1))?,
+            Step::Spare(id) => self.set(lease, id, Setting::AutoDelete(-1))?,
             Step::HandOver(id) => {
                 if let Some(now) = self.sandbox(id, Key::Right)?.filter(|now| is_ours(lease, now)) {
                     self.tidy_at_the_end(lease, seen)?;
-                    self.set(id, &Setting::Labels(released(lease, &now)))?;
+                    self.set(lease, id, Setting::Labels(released(lease, &now)))?;
                 }
             }
             Step::Adjust(id, settings) => {
                 for setting in settings {
-                    match self.set(id, setting) {
+                    match self.set(lease, id, setting.clone()) {
                         Ok(()) | Err(Halt::Daytona(_)) => {}
                         Err(halt) => return Err(halt),
                     }
                 }
             }
-            Step::DeleteSandbox(id) => self.call("delete the sandbox", None, |world| {
-                let truth = &mut world.truth;
-                let machine = world.machines.iter_mut().find(|machine| machine.id == *id).ok_or(Class::Gone)?;
-                machine.delete(truth);
-                Ok(())
-            })?,
+            Step::DeleteSandbox(id) => self.tell("delete the sandbox", lease, id, Change::Delete)?,
             _ => return Ok(None),
         }
         Ok(Some(Next::Later))
@@ -195,7 +190,7 @@ impl World {
             }
             Step::DeleteSession => {
                 for session in session_ids(lease, &session) {
-                    self.delete_session(id, &session)?;
+                    self.delete_session(lease, id, &session)?;
                 }
                 return Ok(Next::now(lease.clone()));
             }
@@ -213,11 +208,8 @@ impl World {
         })
     }
 
-    fn delete_session(&mut self, sandbox: &str, session: &str) -> Result<(), Halt> {
-        match self.toolbox("delete the session", sandbox, None, |machine, truth, now| {
-            machine.delete_session(session, now, truth);
-            Ok(())
-        }) {
+    fn delete_session(&mut self, lease: &SandboxLease, sandbox: &str, session: &str) -> Result<(), Halt> {
+        match self.tell("delete the session", lease, sandbox, Change::DeleteSession(session.to_owned())) {
             Err(Halt::Daytona(error)) if error.class == Class::Gone => Ok(()),
             done => done,
         }
@@ -225,7 +217,7 @@ impl World {
 
     fn open_session(&mut self, sandbox: &str, lease: &SandboxLease, session: &SessionStatus) -> Result<(), Halt> {
         if session.generation > 1 {
-            self.delete_session(sandbox, &session_id(lease, session.generation - 1))?;
+            self.delete_session(lease, sandbox, &session_id(lease, session.generation - 1))?;
         }
         match self.toolbox("open the session", sandbox, None, |machine, _, _| {
             if machine.sessions.contains_key(&session.id) {

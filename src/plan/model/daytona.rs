@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     api::sandbox_label as label,
-    daytona::{Class, Sandbox, State},
+    daytona::{Class, Sandbox, Setting, State},
     shell::Attempt,
 };
 
@@ -113,6 +113,23 @@ impl Machine {
         }
     }
 
+    pub(super) fn change(&mut self, change: &Change, now: i64, truth: &mut Truth) -> Result<(), Class> {
+        match change {
+            Change::Delete => self.delete(truth),
+            _ if self.only_listed => return Err(Class::Gone),
+            Change::Start => self.start()?,
+            Change::Stop => self.stop(truth)?,
+            Change::Archive => self.archive()?,
+            Change::Recover => self.recover(truth)?,
+            Change::Set(Setting::AutoDelete(minutes)) => self.auto_delete = *minutes,
+            Change::Set(Setting::Labels(labels)) => self.labels.clone_from(labels),
+            Change::Set(Setting::AutoStop(_) | Setting::AutoArchive(_)) => {}
+            Change::DeleteSession(_) if self.state != State::Started => return Err(Class::NotYet),
+            Change::DeleteSession(session) => self.delete_session(session, now, truth),
+        }
+        Ok(())
+    }
+
     pub(super) fn start(&mut self) -> Result<(), Class> {
         match self.state {
             State::Started => Ok(()),
@@ -138,7 +155,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn archive(&mut self) -> Result<(), Class> {
+    fn archive(&mut self) -> Result<(), Class> {
         match self.state {
             State::Stopped => {
                 self.changes("archiving", State::Archived);
@@ -149,7 +166,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn recover(&mut self, truth: &mut Truth) -> Result<(), Class> {
+    fn recover(&mut self, truth: &mut Truth) -> Result<(), Class> {
         if !self.recoverable || !matches!(self.state, State::Failed(_)) {
             return Err(Class::Refused);
         }
@@ -249,9 +266,34 @@ pub(super) struct Text {
     pub(super) session: Option<String>,
 }
 
+/// What is done to a sandbox.
+#[derive(Clone, Debug)]
+pub(super) enum Change {
+    Start,
+    Stop,
+    Archive,
+    Recover,
+    Delete,
+    Set(Setting),
+    DeleteSession(String),
+}
+
 /// A call that is still under way although nobody waits for its answer.
 #[derive(Clone, Debug)]
 pub(super) enum Late {
-    Create { name: String, labels: BTreeMap<String, serde_json::Value>, auto_delete: i32 },
-    Text { sandbox: String, text: Text },
+    Create {
+        name: String,
+        labels: BTreeMap<String, serde_json::Value>,
+        auto_delete: i32,
+    },
+    /// For a lease, which need not have the sandbox any more.
+    Change {
+        sandbox: String,
+        lease: String,
+        change: Change,
+    },
+    Text {
+        sandbox: String,
+        text: Text,
+    },
 }

@@ -152,8 +152,9 @@ impl World {
         let uid = self.kube.lease.as_ref().and_then(ResourceExt::uid).unwrap_or_default();
         let known = self.kube.lease.as_ref().and_then(|lease| lease.status.as_ref()?.sandbox.as_ref()?.id.clone());
         let Some(machine) = self.machines.iter_mut().find(owned) else { return };
-        // Given out of our hands: whoever has it may do with it what he likes.
-        if busy || machine.owner().is_none() {
+        let changes = |late: &Late| matches!(late, Late::Change { sandbox, .. } if *sandbox == machine.id);
+        // Given out of our hands, or about to be: whoever has it may do with it what he likes.
+        if busy || machine.owner().is_none() || self.late.iter().any(|(_, late)| changes(late)) {
             self.handled.insert(machine.id.clone());
         }
         let truth = &mut self.truth;

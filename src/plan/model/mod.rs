@@ -36,7 +36,7 @@ use self::{
 };
 use super::lease_seen::INTERVALS;
 use crate::{
-    api::{ReclaimPolicy, SandboxLease},
+    api::{ReclaimPolicy, SandboxLease, sandbox_label::LEASE_UID},
     daytona::Error,
 };
 
@@ -87,6 +87,8 @@ struct World {
     asked: BTreeMap<String, Vec<ReclaimPolicy>>,
     /// Sandboxes that somebody else has changed while the lease was at it.
     handled: BTreeSet<String>,
+    /// Sandboxes that a late call of a lease has changed which did not have them any more.
+    belated: BTreeSet<String>,
     truth: Truth,
     told: Option<Vec<String>>,
 }
@@ -141,6 +143,7 @@ impl World {
             changes: 0,
             asked: BTreeMap::new(),
             handled: BTreeSet::new(),
+            belated: BTreeSet::new(),
             truth: Truth::default(),
             told: None,
         };
@@ -226,6 +229,8 @@ impl World {
         result.unwrap_or_default()
     }
 
+    /// It lists what there is now: on an older list its first look at a place would clear what it must not
+    /// (`controller/watches.rs`, `watching`). From then on its watches may be behind.
     fn restart(&mut self) {
         self.memory = Memory::default();
         (self.lease_task, self.command_tasks) = (lease::Task::Idle, [command::Task::Idle, command::Task::Idle]);
@@ -265,8 +270,12 @@ impl World {
             self.kube.change_lease(|lease| lease.spec.suspend = false);
         }
         let uid = self.kube.lease.as_ref().and_then(ResourceExt::uid).unwrap_or_default();
+        let has = self.kube.lease.as_ref().and_then(|lease| lease.status.as_ref()?.sandbox.as_ref()?.id.clone());
         for machine in self.machines.iter_mut().filter(|machine| machine.id != "stranger") {
             machine.mend(&uid);
+            if self.belated.contains(&machine.id) && has.as_ref() == Some(&machine.id) && machine.owner().is_none() {
+                machine.labels.insert(LEASE_UID.to_owned(), uid.clone().into());
+            }
         }
     }
 

@@ -152,7 +152,9 @@ impl World {
         for command in self.kube.commands.iter().flatten() {
             wrong.push(format!("a command is still there: {:?}", command.status));
         }
-        for machine in self.machines.iter().filter(|machine| machine.id != self.stranger.id) {
+        // What a late call has done to it, its next lease has to show, and cannot undo.
+        let judged = |machine: &&Machine| machine.id != self.stranger.id && !self.belated.contains(&machine.id);
+        for machine in self.machines.iter().filter(judged) {
             let released_by = machine.labels.get(label::RELEASED_BY).and_then(serde_json::Value::as_str);
             if let Some(owner) = machine.owner() {
                 wrong.push(format!("sandbox {} is still that of lease {owner}", machine.id));
