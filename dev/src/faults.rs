@@ -5,5 +5,5 @@ mod engine;
 mod rule;
 
 pub use engine::RuleError;
-pub(crate) use engine::{Cut, Fault, Rules};
+pub(crate) use engine::{Cut, Effect, Rules};
 pub use rule::{Action, Mode, Rule, RuleReport, When};

@@ -12,6 +12,7 @@ mod deed;
 mod delivery;
 mod forward;
 mod name;
+mod sockets;
 mod watch;
 
 use std::collections::HashMap;
@@ -27,9 +28,10 @@ use tokio::task::JoinHandle;
 
 use crate::faults::{Rule, RuleError, RuleReport, Rules};
 
-pub use deed::{Deed, Disturbance, Kill, Meddler};
+pub use deed::{Deed, Disturbance, FromEvent, Kill, Meddler};
 pub use forward::Upstream;
 pub use name::{Name, Naming, Routes};
+pub use sockets::is_end_of;
 
 /// Where in the course of a call the caller is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,7 +78,7 @@ impl At {
 }
 
 /// One call.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Call {
     /// Counts up from 1, in the order of arrival.
     pub number: u64,
@@ -92,10 +94,16 @@ pub struct Call {
     pub status: Option<u16>,
     /// The phase in which the caller was killed at this call.
     pub killed: Option<Phase>,
+    /// What the service had answered when the kill began; absent if it had not.
+    pub at_kill: Option<u16>,
     /// The rule that meddled with it.
     pub rule: Option<u64>,
-    /// Whether the meddler's deed was done to it: the caller is dead, the answer is another, an event was disturbed.
+    /// Whether the meddler's deed was done to it: the caller is dead, the answer is another (of a call that is to be applied:
+    /// after the service has answered), a late one has reached the service or is answered, an event was disturbed. What
+    /// the service has answered is for others to judge.
     pub met: bool,
+    /// How many events were told on an undisturbed watch.
+    pub events: u64,
 }
 
 impl Call {
@@ -113,7 +121,8 @@ impl fmt::Display for Call {
             Some(status) => write!(f, "answered {status})")?,
             None => f.write_str("not answered)")?,
         }
-        self.killed.map_or(Ok(()), |phase| write!(f, ", killed {phase} it"))
+        self.killed.map_or(Ok(()), |phase| write!(f, ", killed {phase} it"))?;
+        if self.met && self.killed.is_none() { f.write_str(", disturbed") } else { Ok(()) }
     }
 }
 
@@ -189,7 +198,7 @@ impl Proxy {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let kill: Kill = Box::new(move || Box::pin(kill()));
+        let kill: Kill = Box::new(move |_| Box::pin(kill()));
         self.aim(at, Deed::Kill(phase, kill));
     }
 
@@ -249,6 +258,13 @@ impl Proxy {
         self.record.state().reached
     }
 
+    /// How many calls are carried on although their caller has left, or has to wait: those that are late, or at which it is
+    /// killed.
+    #[must_use]
+    pub fn carried_on(&self) -> usize {
+        self.record.state().carried_on
+    }
+
     /// How many calls the meddler's deeds were done to.
     #[must_use]
     pub fn met(&self) -> usize {
@@ -275,6 +291,31 @@ struct State {
     counts: HashMap<(String, String), u64>,
     meddler: Option<Meddler>,
     reached: bool,
+    carried_on: usize,
+}
+
+/// What is known of a call when it arrives.
+struct Arrived {
+    number: u64,
+    deed: Option<Deed>,
+    is_watch: bool,
+    may_be_held: bool,
+}
+
+/// A call is carried on for as long as this lives.
+struct CarriedOn(Arc<Record>);
+
+impl CarriedOn {
+    fn new(record: &Arc<Record>) -> Self {
+        record.state().carried_on += 1;
+        Self(Arc::clone(record))
+    }
+}
+
+impl Drop for CarriedOn {
+    fn drop(&mut self) {
+        self.0.state().carried_on -= 1;
+    }
 }
 
 impl fmt::Debug for Record {
@@ -289,21 +330,23 @@ impl Record {
     }
 
     /// Notes a call; says its number, and what is to be done at it.
-    fn arrived(&self, method: &Method, path: &str, query: Option<&str>, body: &[u8]) -> (u64, Option<Deed>) {
-        let watch = query.is_some_and(|query| query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1")));
-        let Name { route, object } = self.naming.name(method, path, body);
-        let route = format!("{method} {route}{}", if watch { "?watch" } else { "" });
+    fn arrived(&self, method: &Method, path: &str, query: Option<&str>, body: &[u8]) -> Arrived {
+        let is_watch = query.is_some_and(|query| query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1")));
+        let name = self.naming.name(method, path, body);
+        let may_be_held = self.naming.may_be_held(&name);
+        let Name { route, object } = name;
+        let route = format!("{method} {route}{}", if is_watch { "?watch" } else { "" });
         let mut state = self.state();
         let count = state.counts.entry((route.clone(), object.clone())).or_default();
         *count += 1;
         let nth = *count;
         let number = u64::try_from(state.calls.len()).unwrap_or(u64::MAX).saturating_add(1);
         let method = method.clone();
-        let call = Call { number, method, route, object, nth, status: None, killed: None, rule: None, met: false };
+        let call = Call { number, method, route, object, nth, ..Call::default() };
         let deed = state.meddler.as_mut().and_then(|meddler| meddler(&call));
         state.reached |= matches!(deed, Some(Deed::Kill(..)));
         state.calls.push(call);
-        (number, deed)
+        Arrived { number, deed, is_watch, may_be_held }
     }
 
     fn answered(&self, number: u64, status: u16) {
@@ -314,8 +357,16 @@ impl Record {
         self.change(number, |call| call.rule = Some(rule));
     }
 
+    fn told(&self, number: u64, events: u64) {
+        self.change(number, |call| call.events += events);
+    }
+
+    fn killing(&self, number: u64) {
+        self.change(number, |call| call.at_kill = call.status);
+    }
+
     fn killed(&self, number: u64, phase: Phase) {
-        self.change(number, |call| (call.killed, call.met) = (Some(phase), true));
+        self.change(number, |call| call.killed = Some(phase));
     }
 
     fn met(&self, number: u64) {

@@ -18,7 +18,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Redirect;
 use axum::routing::{any, get, post};
 use dev::faults::{Action, Mode, Rule, RuleError, When};
-use dev::proxy::{At, Deed, Disturbance, Phase, Proxy, Upstream};
+use dev::proxy::{At, Deed, Disturbance, FromEvent, Name, Naming, Phase, Proxy, Routes, Upstream};
 use dev::wait;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -43,6 +43,10 @@ struct World {
 
 impl World {
     async fn start() -> Self {
+        Self::start_naming(Arc::new(Routes)).await
+    }
+
+    async fn start_naming(naming: Arc<dyn Naming>) -> Self {
         let service = Service { begun: AtomicUsize::new(0), finished: AtomicUsize::new(0), go: Semaphore::new(0) };
         let service = Arc::new(service);
         let router = Router::new()
@@ -52,13 +56,15 @@ impl World {
             .route("/headers", any(headers))
             .route("/empty", get(async || StatusCode::NO_CONTENT))
             .route("/large", get(async || vec![b'x'; 8 << 20]))
-            .route("/things", get(async || "one\ntwo\nthree\n"))
+            .route("/refused", post(async || StatusCode::CONFLICT))
+            .route("/things", get(async || lines(&["one", "bookmark", "two", "three"])))
+            .route("/nothing", get(async || lines(&["bookmark", "bookmark"])))
             .route("/away", get(async || Redirect::temporary("/count")))
             .with_state(Arc::clone(&service));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
         tokio::spawn(async move { axum::serve(listener, router).await });
-        let proxy = Proxy::start(Upstream::new(url)).await.unwrap();
+        let proxy = Proxy::start_naming(Upstream::new(url), naming).await.unwrap();
         let http = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
         Self { service, proxy, http: http.timeout(LIMIT).build().unwrap() }
     }
@@ -88,6 +94,15 @@ impl World {
         });
         kills
     }
+}
+
+/// What a watch tells: a line each.
+fn lines(names: &[&str]) -> String {
+    let line = |name: &&str| {
+        let kind = if *name == "bookmark" { "BOOKMARK" } else { "MODIFIED" };
+        format!("{{\"type\":\"{kind}\",\"object\":\"{name}\"}}\n")
+    };
+    names.iter().map(line).collect()
 }
 
 async fn count(State(service): State<Arc<Service>>) -> &'static str {
@@ -157,6 +172,7 @@ async fn a_call_that_is_held_is_finished_by_the_service_although_its_caller_is_d
     caller.abort();
     assert!(caller.await.unwrap_err().is_cancelled());
     assert_eq!((world.begun(), world.finished()), (1, 0), "the service acts on it while the caller dies");
+    assert_eq!(world.proxy.calls()[0].at_kill, None, "it had not answered");
     world.service.go.add_permits(1);
     until("the service is through", || world.finished() == 1).await;
     until("its answer is noted", || world.proxy.calls()[0].status == Some(200)).await;
@@ -346,19 +362,129 @@ async fn the_events_of_a_watch_are_held_back_replayed_missed_and_never_told() {
     let world = World::start().await;
     let lag = Duration::from_millis(300);
     let watch = async |disturbance| {
-        let mut deed = Some(Deed::Watch(disturbance));
+        let mut deed = Some(Deed::Watch(FromEvent::nth(2), disturbance));
         world.proxy.meddle(Box::new(move |_| deed.take()));
         world.get("/things?watch=true").timeout(LIMIT).send().await.unwrap()
     };
+    let all = lines(&["one", "bookmark", "two", "three"]);
     let began = std::time::Instant::now();
-    assert_eq!(watch(Disturbance::Hold(lag)).await.text().await.unwrap(), "one\ntwo\nthree\n");
+    let mut held = watch(Disturbance::Hold(lag)).await;
+    assert_eq!(held.chunk().await.unwrap().unwrap(), lines(&["one"]));
+    assert!(began.elapsed() < lag, "what comes before the chosen event is not held");
+    assert_eq!(lines(&["one"]) + &held.text().await.unwrap(), all);
     assert!(began.elapsed() >= lag);
     let replayed = watch(Disturbance::Replay(2)).await.text().await.unwrap();
-    assert_eq!(replayed, "one\ntwo\none\ntwo\nthree\ntwo\nthree\n");
+    assert_eq!(replayed, lines(&["one", "bookmark", "two", "one", "two", "three", "two", "three"]));
     let missed = watch(Disturbance::Miss(lag)).await.text().await.unwrap();
-    assert!(missed.contains(r#""code":410"#) && !missed.contains("one"), "{missed}");
+    assert!(missed.starts_with(&lines(&["one", "bookmark"])) && missed.contains(r#""code":410"#), "{missed}");
+    assert!(!missed.contains("two") && !missed.contains("three"), "{missed}");
     let mut frozen = watch(Disturbance::Freeze).await;
+    let mut told = String::new();
+    while told.len() < lines(&["one", "bookmark"]).len() {
+        told += std::str::from_utf8(&frozen.chunk().await.unwrap().unwrap()).unwrap();
+    }
+    assert_eq!(told, lines(&["one", "bookmark"]));
     // The service has long come to the end of it.
     assert!(tokio::time::timeout(lag, frozen.chunk()).await.is_err(), "something was told, or its end");
     assert_eq!(world.proxy.met(), 4);
+}
+
+#[tokio::test]
+async fn a_watch_on_which_no_event_comes_is_not_disturbed() {
+    let world = World::start().await;
+    for disturbance in [
+        Disturbance::Hold(Duration::ZERO),
+        Disturbance::Miss(Duration::ZERO),
+        Disturbance::Replay(3),
+        Disturbance::Freeze,
+    ] {
+        world.proxy.aim(At::nth("GET /nothing?watch", 1), Deed::Watch(FromEvent::nth(1), disturbance));
+        let told = world.get("/nothing?watch=true").timeout(LIMIT).send().await.unwrap().text().await.unwrap();
+        assert_eq!(told, lines(&["bookmark", "bookmark"]), "{disturbance:?}");
+        assert_eq!(world.proxy.met(), 0, "{disturbance:?}");
+    }
+}
+
+#[tokio::test]
+async fn events_are_counted_over_all_watches_that_are_disturbed_together_and_on_those_that_are_not() {
+    let world = World::start().await;
+    let from = FromEvent::nth(5);
+    world.proxy.meddle(Box::new(move |_| Some(Deed::Watch(from.clone(), Disturbance::Miss(Duration::ZERO)))));
+    let watch = async || world.get("/things?watch=true").send().await.unwrap().text().await.unwrap();
+    assert_eq!(watch().await, lines(&["one", "bookmark", "two", "three"]));
+    assert!(watch().await.contains(r#""code":410"#), "the fifth comes on the second watch");
+    assert_eq!(watch().await, lines(&["one", "bookmark", "two", "three"]), "it comes once");
+    let met: Vec<bool> = world.proxy.calls().iter().map(|call| call.met).collect();
+    assert_eq!(met, [false, true, false]);
+    world.proxy.leave_alone();
+    watch().await;
+    assert_eq!(world.proxy.calls().last().unwrap().events, 3);
+}
+
+#[tokio::test]
+async fn a_deed_on_an_answer_is_done_when_the_service_has_answered() {
+    let world = World::start().await;
+    let (held, late) = (At::nth("POST /held", 1), Duration::from_millis(300));
+    world.proxy.aim(held, Deed::Act(When::After, Action { cut: true, ..Action::default() }));
+    let caller = caller(world.post("/held", ""));
+    until("the service has begun", || world.begun() == 1).await;
+    assert_eq!(world.proxy.met(), 0, "the service has not answered");
+    world.service.go.add_permits(1);
+    assert!(caller.await.unwrap().is_err());
+    assert_eq!((world.proxy.met(), world.proxy.calls()[0].status), (1, Some(200)));
+
+    world.proxy.aim(At::nth("POST /refused", 1), Deed::Late(When::Before, late));
+    let given_up = world.post("/refused", "").timeout(Duration::from_millis(50)).send().await;
+    assert!(given_up.unwrap_err().is_timeout());
+    assert_eq!((world.proxy.met(), world.proxy.carried_on()), (1, 1), "it has not got there");
+    until("it gets there", || world.proxy.carried_on() == 0).await;
+    let call = world.proxy.calls().pop().unwrap();
+    assert_eq!((call.met, call.status), (true, Some(409)), "what it was answered is told");
+
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let proxy = Proxy::start(Upstream::new(format!("http://{gone}").parse().unwrap())).await.unwrap();
+    for deed in [
+        Deed::Act(When::After, Action { cut: true, ..Action::default() }),
+        Deed::Late(When::Before, Duration::ZERO),
+        Deed::Late(When::After, Duration::ZERO),
+        Deed::Kill(Phase::During, Box::new(|_| Box::pin(async {}))),
+    ] {
+        let mut deed = Some(deed);
+        proxy.meddle(Box::new(move |_| deed.take()));
+        assert!(world.http.post(proxy.url()).send().await.is_err());
+    }
+    assert_eq!(proxy.met(), 0, "the service has seen none of them");
+}
+
+/// As [`Routes`]; nothing is ever held.
+struct NeverHeld;
+
+impl Naming for NeverHeld {
+    fn reads_body(&self, _: &axum::http::Method, _: &str) -> bool {
+        false
+    }
+
+    fn name(&self, method: &axum::http::Method, path: &str, body: &[u8]) -> Name {
+        Routes.name(method, path, body)
+    }
+
+    fn may_be_held(&self, _: &Name) -> bool {
+        false
+    }
+}
+
+#[tokio::test]
+async fn during_waits_for_a_slow_service_unless_it_may_hold_the_call() {
+    let world = World::start_naming(Arc::new(NeverHeld)).await;
+    let kills = world.aim(At::Number(1), Phase::During);
+    let caller = caller(world.post("/held", "x"));
+    until("the service has begun", || world.begun() == 1).await;
+    // Longer than a call may be held.
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert_eq!(kills.load(Ordering::SeqCst), 0, "the call is not applied yet");
+    // Nor is it forgotten when the caller gives up.
+    caller.abort();
+    world.service.go.add_permits(1);
+    until("the caller is killed", || world.proxy.killed().is_some()).await;
+    assert_eq!((world.proxy.killed().unwrap().at_kill, world.finished()), (Some(200), 1));
 }

@@ -7,5 +7,6 @@ use dev::enumerate::stage::{Options, exit, run};
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    exit("enumerate", run(&Options::parse()).await)
+    let options = Options::parse();
+    exit("enumerate", run(&options).await, options.strict)
 }

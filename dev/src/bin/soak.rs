@@ -7,5 +7,5 @@ use dev::enumerate::stage::{SoakOptions, exit, soak};
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    exit("soak", soak(&SoakOptions::parse()).await)
+    exit("soak", soak(&SoakOptions::parse()).await, false)
 }

@@ -1,17 +1,20 @@
 //! What is done at a call, and at which calls.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::scenario::Scenario;
 use super::world::{COMMAND_HOLD, REQUEST_TIMEOUT};
 use crate::faults::{Action, When};
-use crate::proxy::{Call, Deed, Disturbance, Kill, Phase};
+use crate::proxy::{Call, Deed, Disturbance, FromEvent, Kill, Phase};
 
 /// The service that a call goes to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Side {
     /// Daytona.
     Daytona,
@@ -28,7 +31,8 @@ pub enum Fault {
     Answer(u16, When),
     /// The connection is cut.
     Cut(When),
-    /// The controller has given up by then: the call gets there late, or is answered late.
+    /// The controller has given up by then: the call gets there late (and is applied or refused, as the service decides), or
+    /// is answered late.
     Late(When),
     /// The events of a watch are disturbed.
     Watch(Disturbance),
@@ -73,6 +77,64 @@ pub fn of_watches() -> Vec<Fault> {
     all.map(Fault::Watch).to_vec()
 }
 
+/// What is done at a call of this route. In [`Scenario::Reuse`] a sandbox goes from one lease to another by its labels:
+/// that write is late as well.
+#[must_use]
+pub fn of(scenario: Scenario, route: &str) -> Vec<Fault> {
+    if scenario.is_base() {
+        return every();
+    }
+    let mut faults = gravest();
+    if scenario == Scenario::Reuse && route.ends_with("/labels") {
+        faults.push(Fault::Late(When::Before));
+    }
+    faults
+}
+
+/// Where among the events of a kind its watches are disturbed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Spot {
+    /// From the first on.
+    First,
+    /// From the one in the middle on.
+    Middle,
+    /// From the one in the middle of the last third on.
+    LastThird,
+}
+
+impl Spot {
+    /// Those that so many events have.
+    #[must_use]
+    pub fn of(events: u64) -> Vec<Self> {
+        match events {
+            0 => Vec::new(),
+            1 => vec![Self::First],
+            2 => vec![Self::First, Self::LastThird],
+            _ => vec![Self::First, Self::Middle, Self::LastThird],
+        }
+    }
+
+    /// Which of so many events it is, from 1.
+    #[must_use]
+    pub fn event(self, events: u64) -> u64 {
+        match self {
+            Self::First => 1,
+            Self::Middle => events.div_ceil(2),
+            Self::LastThird => (events * 5).div_ceil(6),
+        }
+    }
+}
+
+impl fmt::Display for Spot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::First => "from the first event on",
+            Self::Middle => "from the middle on",
+            Self::LastThird => "in the last third",
+        })
+    }
+}
+
 /// Whether a call changes something there, and is worth a fault. Events are told to people, and nothing waits for them;
 /// of a claim to lead, which is renewed all the time, the beginning is.
 #[must_use]
@@ -90,16 +152,37 @@ pub fn watched(call: &Call) -> Option<&str> {
 }
 
 impl Fault {
-    /// What the proxy does. `kill` ends the controller.
+    /// Whether it was, at a call that it was to be done to: what is done after a call was applied was only if the service has
+    /// applied it, or has answered as it does when nothing is done.
     #[must_use]
-    pub fn deed(self, side: Side, kill: impl FnOnce() -> Kill) -> Deed {
+    pub fn was(self, call: &Call, usual: &BTreeSet<u16>) -> bool {
+        let applied = |status: Option<u16>| status.is_some_and(|s| (200..300).contains(&s) || usual.contains(&s));
+        call.met
+            && match self {
+                Self::Kill(Phase::Before)
+                | Self::Answer(_, When::Before)
+                | Self::Cut(When::Before)
+                | Self::Late(When::Before)
+                | Self::Watch(_) => true,
+                // A call that is held is with the service, and has no answer yet.
+                Self::Kill(Phase::During) => call.at_kill.is_none() || applied(call.at_kill),
+                Self::Kill(Phase::After)
+                | Self::Answer(_, When::After)
+                | Self::Cut(When::After)
+                | Self::Late(When::After) => applied(call.status),
+            }
+    }
+
+    /// What the proxy does. `from`: at which event of a watch it begins. `kill` ends the controller.
+    #[must_use]
+    pub fn deed(self, side: Side, from: &FromEvent, kill: impl FnOnce() -> Kill) -> Deed {
         match self {
             Self::Kill(phase) => Deed::Kill(phase, kill()),
             Self::Answer(status, when) => Deed::Act(when, answer(side, status)),
             Self::Cut(when) => Deed::Act(when, Action { cut: true, ..Action::default() }),
             Self::Late(when) if side == Side::Daytona => Deed::Late(when, LATE + COMMAND_HOLD),
             Self::Late(when) => Deed::Late(when, LATE),
-            Self::Watch(disturbance) => Deed::Watch(disturbance),
+            Self::Watch(disturbance) => Deed::Watch(from.clone(), disturbance),
         }
     }
 }
@@ -142,12 +225,49 @@ impl fmt::Display for Fault {
             Self::Kill(phase) => write!(f, "killed {phase} it"),
             Self::Answer(status, when) => write!(f, "answered {status}, {}", applied(when)),
             Self::Cut(when) => write!(f, "cut, {}", applied(when)),
-            Self::Late(When::Before) => f.write_str("applied late"),
+            Self::Late(When::Before) => f.write_str("arrives late"),
             Self::Late(When::After) => f.write_str("answered late"),
             Self::Watch(Disturbance::Hold(_)) => f.write_str("events held back"),
             Self::Watch(Disturbance::Miss(_)) => f.write_str("events missed"),
             Self::Watch(Disturbance::Replay(_)) => f.write_str("events replayed"),
             Self::Watch(Disturbance::Freeze) => f.write_str("watch frozen"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_done_after_a_call_was_applied_was_only_if_it_was_applied() {
+        let call = |status, at_kill| Call { met: true, status, at_kill, ..Call::default() };
+        let after = [Fault::Cut(When::After), Fault::Answer(500, When::After), Fault::Late(When::After)];
+        for fault in after.into_iter().chain([Fault::Kill(Phase::After)]) {
+            let was = |status, usual: &[u16]| fault.was(&call(status, None), &usual.iter().copied().collect());
+            assert!(was(Some(201), &[]) && was(Some(404), &[404]), "{fault}");
+            assert!(!was(Some(409), &[200]) && !was(None, &[200]), "{fault}: the service had refused it");
+        }
+        let during = |at_kill| Fault::Kill(Phase::During).was(&call(Some(200), at_kill), &BTreeSet::new());
+        assert!(during(Some(200)) && during(None) && !during(Some(500)));
+        let before = call(None, None);
+        assert!(Fault::Cut(When::Before).was(&before, &BTreeSet::new()));
+        assert!(!Fault::Cut(When::Before).was(&Call { met: false, ..before }, &BTreeSet::new()));
+        assert!(Fault::Late(When::Before).was(&call(Some(409), None), &BTreeSet::new()), "refused because it is late");
+    }
+
+    #[test]
+    fn the_spots_of_a_watch_are_spread_over_its_events() {
+        let events = |count: u64| Spot::of(count).iter().map(|spot| spot.event(count)).collect::<Vec<_>>();
+        assert_eq!([events(0), events(1), events(2), events(3)], [vec![], vec![1], vec![1, 2], vec![1, 2, 3]]);
+        assert_eq!(events(30), [1, 15, 25]);
+    }
+
+    #[test]
+    fn a_label_write_is_late_where_a_sandbox_goes_from_hand_to_hand() {
+        let late = Fault::Late(When::Before);
+        assert!(of(Scenario::Reuse, "PUT /api/sandbox/{sandbox}/labels").contains(&late));
+        assert!(!of(Scenario::Reuse, "POST /api/sandbox").contains(&late));
+        assert!(!of(Scenario::Files, "PUT /api/sandbox/{sandbox}/labels").contains(&late));
     }
 }

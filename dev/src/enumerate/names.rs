@@ -13,6 +13,9 @@ use serde_json::Value;
 use crate::local_daytona::routes;
 use crate::proxy::{Name, Naming};
 
+/// Operations of the runner that wait.
+const HELD: [&str; 2] = ["wait ", "start "];
+
 /// What is known in one run.
 #[derive(Debug)]
 pub struct Names {
@@ -117,6 +120,12 @@ impl Naming for ToDaytona {
         }
         Name { route: route.pattern, object: told.join(", ") }
     }
+
+    /// The runner waits for a command's end, after its start too. All else is answered when it is done.
+    fn may_be_held(&self, name: &Name) -> bool {
+        let waits = |part: &str| HELD.iter().any(|operation| part.starts_with(operation));
+        name.object.split(", ").any(waits)
+    }
 }
 
 /// Names the calls to the Kubernetes API.
@@ -158,6 +167,10 @@ impl Naming for ToKubernetes {
         }
         Name { route, object }
     }
+
+    fn may_be_held(&self, _: &Name) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]
@@ -195,6 +208,18 @@ mod tests {
             "/toolbox/{sandbox}/files/bulk-upload: sandbox 1, input/one-2"
         );
         assert_eq!(name("/api/sandbox", "{}"), "/api/sandbox: ");
+    }
+
+    #[test]
+    fn only_what_waits_for_a_command_may_be_held() {
+        let naming = ToDaytona(names());
+        let held = |operation: &str| {
+            let command =
+                format!("exec sh '/home/u/.daytona-controller/{UID}/runner-0a1b.sh' {operation} '{UID}-1' 'm'");
+            let body = serde_json::json!({ "command": command }).to_string();
+            naming.may_be_held(&naming.name(&Method::POST, "/toolbox/x/process/execute", body.as_bytes()))
+        };
+        assert_eq!(["wait", "start", "kill", "fence", "mark"].map(held), [true, true, false, false, false]);
     }
 
     #[test]

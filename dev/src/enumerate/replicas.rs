@@ -1,25 +1,37 @@
 //! The controllers of a run: one, or two of which one leads. Whoever ends is followed by another, as a cluster does it.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot};
 
 use super::world::{Between, Trouble, trouble};
-use crate::proxy::Kill;
+use crate::proxy::{Kill, is_end_of};
 use crate::supervise::{Supervised, log_tail};
 
 /// How often it is looked whether a controller has ended by itself.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// What a controller logs when it leads.
-const LEADS: &str = ": leading";
+/// After so long there is one controller more, or one less.
+const PERIOD: Duration = Duration::from_secs(20);
 
-/// Orders to kill the controller that acts; the sender is dropped when it is dead.
-pub type Orders = mpsc::Receiver<oneshot::Sender<()>>;
+/// With these words a controller ends that leads no more, and with this code.
+const LOST: &str = "this controller ends, so that only one acts";
+const LOST_CODE: i32 = 1;
+
+/// To kill the controller whose end of a connection is at an address; `dead` is dropped when it is dead.
+#[derive(Debug)]
+pub struct Doomed {
+    caller: SocketAddr,
+    dead: oneshot::Sender<()>,
+}
+
+/// Orders to kill a controller.
+pub type Orders = mpsc::Receiver<Doomed>;
 /// Who gives them.
-pub type Order = mpsc::Sender<oneshot::Sender<()>>;
+pub type Order = mpsc::Sender<Doomed>;
 
 /// The controllers of a run.
 pub struct Replicas<'a> {
@@ -28,6 +40,8 @@ pub struct Replicas<'a> {
     /// All logs, the oldest first.
     logs: Vec<PathBuf>,
     several: bool,
+    /// When they were first; there are then two in every other period since, and one between.
+    changing: Option<Instant>,
 }
 
 impl<'a> Replicas<'a> {
@@ -36,10 +50,21 @@ impl<'a> Replicas<'a> {
     /// # Errors
     /// When one cannot be started.
     pub fn start(between: &'a Between, several: bool) -> Result<Self, Trouble> {
-        let mut replicas = Self { between, all: Vec::new(), logs: Vec::new(), several };
+        let mut replicas = Self { between, all: Vec::new(), logs: Vec::new(), several, changing: None };
         for _ in 0..if several { 2 } else { 1 } {
             replicas.add()?;
         }
+        Ok(replicas)
+    }
+
+    /// Starts one controller that elects itself; from time to time there is another beside it.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_changing(between: &'a Between) -> Result<Self, Trouble> {
+        let changing = Some(Instant::now());
+        let mut replicas = Self { between, all: Vec::new(), logs: Vec::new(), several: true, changing };
+        replicas.add()?;
         Ok(replicas)
     }
 
@@ -59,10 +84,10 @@ impl<'a> Replicas<'a> {
         loop {
             let step = tokio::select! {
                 order = orders.recv() => match order {
-                    Some(dead) => self.replace_leader(dead).await,
+                    Some(doomed) => self.replace(doomed).await,
                     None => return "nobody can be told of a kill".to_owned(),
                 },
-                () = tokio::time::sleep(LOOK) => self.replace_ended(),
+                () = tokio::time::sleep(LOOK) => self.replace_ended().and(self.change().await),
             };
             if let Err(trouble) = step {
                 return trouble;
@@ -70,12 +95,16 @@ impl<'a> Replicas<'a> {
         }
     }
 
-    async fn replace_leader(&mut self, dead: oneshot::Sender<()>) -> Result<(), Trouble> {
-        let leads =
-            |(_, log): &(Supervised, PathBuf)| std::fs::read_to_string(log).is_ok_and(|text| text.contains(LEADS));
-        let place = self.all.iter().position(leads).unwrap_or_default();
-        let (mut leader, _) = self.all.remove(place);
-        leader.kill().await.map_err(trouble)?;
+    /// Kills whoever has made the call. Both may: the one that leads, and the other that would like to.
+    async fn replace(&mut self, Doomed { caller, dead }: Doomed) -> Result<(), Trouble> {
+        let place = if self.several {
+            let place = self.all.iter().position(|(process, _)| is_end_of(caller, process.pid()));
+            place.ok_or_else(|| format!("no controller has the connection from {caller}"))?
+        } else {
+            0
+        };
+        let (mut doomed, _) = self.all.remove(place);
+        doomed.kill().await.map_err(trouble)?;
         drop(dead);
         self.add()
     }
@@ -84,13 +113,25 @@ impl<'a> Replicas<'a> {
         for place in (0..self.all.len()).rev() {
             let Some((process, log)) = self.all.get_mut(place) else { continue };
             let Some(status) = process.ended().map_err(trouble)? else { continue };
-            let lost = std::fs::read_to_string(&*log).unwrap_or_default();
-            // One that cannot renew its claim ends, and is started again by the cluster.
-            if !self.several || lost.contains("panicked") {
+            let told = std::fs::read_to_string(&*log).unwrap_or_default();
+            if !self.several || !has_lost(status.code(), &told) {
                 return Err(format!("the controller ended by itself, {status}: {}", log_tail(log, 3)));
             }
             self.all.remove(place);
             self.add()?;
+        }
+        Ok(())
+    }
+
+    async fn change(&mut self) -> Result<(), Trouble> {
+        let Some(since) = self.changing else { return Ok(()) };
+        let wanted = how_many(since.elapsed());
+        if self.all.len() < wanted {
+            return self.add();
+        }
+        // The older one, which may be the one that leads.
+        while self.all.len() > wanted {
+            self.all.remove(0).0.kill().await.map_err(trouble)?;
         }
         Ok(())
     }
@@ -113,16 +154,52 @@ impl<'a> Replicas<'a> {
     }
 }
 
-/// Has the controller that acts killed, and waits until it is dead.
+fn how_many(since: Duration) -> usize {
+    let periods = since.as_secs() / PERIOD.as_secs();
+    if periods.is_multiple_of(2) { 1 } else { 2 }
+}
+
+/// Whether a controller has ended because it could no longer lead, as it should. The cluster starts it again.
+fn has_lost(code: Option<i32>, log: &str) -> bool {
+    code == Some(LOST_CODE) && log.contains(LOST) && !log.contains("panicked")
+}
+
+/// Has the controller killed that has made a call, and waits until it is dead.
 #[must_use]
 pub fn killer(orders: &Order) -> Kill {
     let orders = orders.clone();
-    Box::new(move || -> BoxFuture<'static, ()> {
+    Box::new(move |caller| -> BoxFuture<'static, ()> {
         Box::pin(async move {
             let (dead, is_dead) = oneshot::channel();
-            let _ = orders.send(dead).await;
+            let _ = orders.send(Doomed { caller, dead }).await;
             // Its sender is dropped when the controller is dead.
             let _ = is_dead.await;
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_another_from_time_to_time() {
+        let counts = [0, 19, 20, 39, 40, 60].map(|seconds| how_many(Duration::from_secs(seconds)));
+        assert_eq!(counts, [1, 1, 2, 2, 1, 2]);
+    }
+
+    #[test]
+    fn only_a_lost_lead_is_a_reason_to_end() {
+        let lost = format!("daytona-controller: \"other\" leads now; {LOST}");
+        assert!(has_lost(Some(1), &lost));
+        for (code, log) in [
+            (Some(1), "daytona-controller: cannot read the kubeconfig".to_owned()),
+            (Some(0), lost.clone()),
+            (Some(101), lost.clone()),
+            (None, lost.clone()),
+            (Some(1), format!("thread 'main' panicked\n{lost}")),
+        ] {
+            assert!(!has_lost(code, &log), "{code:?} {log}");
+        }
+    }
 }

@@ -1,16 +1,11 @@
-//! What came of the pairs: totals, the last line, and the file by which a run goes on where another one stopped.
+//! What came of the pairs: totals and the last line.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{File, OpenOptions};
-use std::io::Write;
-use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::oracle::{Finding, Wrong};
-use super::world::{Trouble, trouble};
 
 /// What came of a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,28 +27,54 @@ pub struct Tried {
     pub pair: String,
     /// What came of it.
     pub verdict: Verdict,
-    /// How many double runs, leaks and outcomes that were told to be unknown were found, and how often something else.
-    pub found: [usize; 4],
-    /// What was wrong, for a person.
+    /// What was found wrong.
+    pub found: Found,
+    /// What was wrong, or why the fault never was, for a person.
     pub told: Vec<String>,
     /// How long it took.
     #[serde(default)]
     pub seconds: f32,
 }
 
+/// How often something was found wrong.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Found {
+    /// Scripts that ran more than once.
+    pub double_runs: usize,
+    /// Things that were left.
+    pub leaks: usize,
+    /// Outcomes told to be unknown.
+    pub unknown: usize,
+    /// Anything else.
+    pub others: usize,
+}
+
 impl Tried {
-    /// Judges a run.
+    /// Judges a run. `missed`: why the fault never was, if it was not.
     #[must_use]
-    pub fn judge(pair: String, fired: bool, findings: &[Finding]) -> Self {
-        let count = |wrong| findings.iter().filter(|finding| finding.wrong == wrong).count();
-        let found = [Wrong::DoubleRun, Wrong::Leak, Wrong::Unknown, Wrong::Failure].map(count);
+    pub fn judge(pair: String, missed: Option<String>, findings: &[Finding]) -> Self {
+        let mut found = Found::default();
+        for finding in findings {
+            *match finding.wrong {
+                Wrong::DoubleRun => &mut found.double_runs,
+                Wrong::Leak => &mut found.leaks,
+                Wrong::Unknown => &mut found.unknown,
+                Wrong::Failure => &mut found.others,
+            } += 1;
+        }
         // What is wrong is wrong, whether it is the fault's doing or not.
-        let verdict = match (findings, fired) {
-            ([], true) => Verdict::Passed,
-            ([], false) => Verdict::Missed,
+        let verdict = match (findings, &missed) {
+            ([], None) => Verdict::Passed,
+            ([], Some(_)) => Verdict::Missed,
             _ => Verdict::Failed,
         };
-        Self { pair, verdict, found, told: findings.iter().map(ToString::to_string).collect(), seconds: 0.0 }
+        let told = if findings.is_empty() {
+            missed.into_iter().collect()
+        } else {
+            findings.iter().map(ToString::to_string).collect()
+        };
+        Self { pair, verdict, found, told, seconds: 0.0 }
     }
 }
 
@@ -77,9 +98,9 @@ pub struct Totals {
 impl Totals {
     /// Adds a pair that was tried.
     pub fn add(&mut self, tried: &Tried) {
-        let [double_runs, leaks, unknown, other] = tried.found;
+        let Found { double_runs, leaks, unknown, others } = tried.found;
         self.pairs += 1;
-        self.failures += usize::from(other + unknown > 0);
+        self.failures += usize::from(others + unknown > 0);
         self.double_runs += double_runs;
         self.leaks += leaks;
         self.unknown += unknown;
@@ -92,10 +113,10 @@ impl Totals {
         self.missed += pairs;
     }
 
-    /// Whether nothing was wrong.
+    /// Whether nothing was wrong, and something was tried: where no fault was, nothing is shown.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.failures + self.double_runs + self.leaks == 0
+        self.failures + self.double_runs + self.leaks == 0 && self.pairs > self.missed
     }
 }
 
@@ -106,6 +127,25 @@ impl fmt::Display for Totals {
             f,
             "pairs={pairs} failures={failures} double_runs={double_runs} leaks={leaks} unknown={unknown} missed={missed}"
         )
+    }
+}
+
+/// What came of all pairs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The sums.
+    pub totals: Totals,
+    /// The names of the pairs that were missed or left out.
+    pub missed: Vec<String>,
+}
+
+impl Report {
+    /// Adds a pair that was tried.
+    pub fn add(&mut self, tried: &Tried) {
+        self.totals.add(tried);
+        if tried.verdict == Verdict::Missed {
+            self.missed.push(tried.pair.clone());
+        }
     }
 }
 
@@ -147,74 +187,13 @@ impl std::str::FromStr for Shard {
     }
 }
 
-/// The first line of a state file.
-#[derive(Serialize, Deserialize)]
-struct Head {
-    programs: String,
-}
-
-/// The file of what was tried already, with the same programs.
-#[derive(Debug)]
-pub struct Journal {
-    file: Option<File>,
-    known: BTreeMap<String, Tried>,
-}
-
-impl Journal {
-    /// Nothing is kept.
-    #[must_use]
-    pub fn none() -> Self {
-        Self { file: None, known: BTreeMap::new() }
-    }
-
-    /// Takes up the file at `path`, unless it is `fresh` or tells of other programs than those with this digest.
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    pub fn open(path: &Path, programs: &str, fresh: bool) -> Result<Self, Trouble> {
-        let text = if fresh { String::new() } else { std::fs::read_to_string(path).unwrap_or_default() };
-        let mut lines = text.lines();
-        let head = lines.next().and_then(|line| serde_json::from_str::<Head>(line).ok());
-        let same = head.is_some_and(|head| head.programs == programs);
-        // A line that was cut short by the end of its run is tried again.
-        let known = lines.filter(|_| same).filter_map(|line| serde_json::from_str::<Tried>(line).ok());
-        let known: BTreeMap<String, Tried> = known.map(|tried| (tried.pair.clone(), tried)).collect();
-        if let Some(directory) = path.parent() {
-            std::fs::create_dir_all(directory).map_err(trouble)?;
-        }
-        let opened = OpenOptions::new().create(true).append(same).write(true).truncate(!same).open(path);
-        let mut file = opened.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-        if !same {
-            let head = serde_json::to_string(&Head { programs: programs.to_owned() }).map_err(trouble)?;
-            writeln!(file, "{head}").map_err(trouble)?;
-        }
-        Ok(Self { file: Some(file), known })
-    }
-
-    /// What came of a pair before.
-    #[must_use]
-    pub fn known(&self, pair: &str) -> Option<&Tried> {
-        self.known.get(pair)
-    }
-
-    /// Keeps what came of a pair.
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    pub fn keep(&mut self, tried: &Tried) -> Result<(), Trouble> {
-        let Some(file) = &mut self.file else { return Ok(()) };
-        let line = serde_json::to_string(tried).map_err(trouble)?;
-        writeln!(file, "{line}").map_err(trouble)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn tried(pair: &str, fired: bool, wrong: &[Wrong]) -> Tried {
         let findings: Vec<_> = wrong.iter().map(|wrong| Finding::new(*wrong, "x")).collect();
-        Tried::judge(pair.to_owned(), fired, &findings)
+        Tried::judge(pair.to_owned(), (!fired).then(|| "it did not come".to_owned()), &findings)
     }
 
     #[test]
@@ -232,12 +211,15 @@ mod tests {
         totals.left_out(2);
         assert_eq!(totals.to_string(), "pairs=7 failures=2 double_runs=1 leaks=2 unknown=1 missed=3");
         assert!(!totals.is_clean());
-        assert!(Totals { missed: 3, pairs: 3, ..Totals::default() }.is_clean());
+        assert!(Totals { missed: 2, pairs: 3, ..Totals::default() }.is_clean());
+        assert!(!Totals { missed: 3, pairs: 3, ..Totals::default() }.is_clean(), "nothing has passed");
+        assert!(!Totals::default().is_clean(), "nothing was tried");
     }
 
     #[test]
     fn a_fault_that_never_was_is_missed_and_never_passed() {
-        assert_eq!(tried("a", false, &[]).verdict, Verdict::Missed);
+        let missed = tried("a", false, &[]);
+        assert_eq!((missed.verdict, missed.told), (Verdict::Missed, vec!["it did not come".to_owned()]));
         assert_eq!(tried("a", false, &[Wrong::Leak]).verdict, Verdict::Failed);
         assert_eq!(tried("a", true, &[]).verdict, Verdict::Passed);
     }
@@ -251,19 +233,5 @@ mod tests {
         assert!(parts.iter().all(|part| (0..50).any(|number| part.has(&format!("pair {number}")))));
         assert_eq!("2/3".parse(), Ok(Shard { index: 2, of: 3 }));
         assert!(["0/3", "4/3", "1", "a/b", "1/0"].iter().all(|text| text.parse::<Shard>().is_err()));
-    }
-
-    #[test]
-    fn a_run_goes_on_where_the_last_one_stopped_unless_the_programs_changed() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("new/state");
-        Journal::open(&path, "one", false).unwrap().keep(&tried("a", true, &[])).unwrap();
-        // The end of a run that was killed.
-        OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"pair\":\"b").unwrap();
-        let again = Journal::open(&path, "one", false).unwrap();
-        assert!(again.known("a").is_some() && again.known("b").is_none());
-        assert!(Journal::open(&path, "one", true).unwrap().known("a").is_none());
-        Journal::open(&path, "one", false).unwrap().keep(&tried("a", true, &[])).unwrap();
-        assert!(Journal::open(&path, "two", false).unwrap().known("a").is_none());
     }
 }

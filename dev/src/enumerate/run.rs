@@ -5,14 +5,14 @@ use std::fmt::{self, Write as _};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::fault::{Fault, Side, watched};
+use super::fault::{Fault, Side, Spot, watched};
 use super::hands::{Hands, LIMIT};
 use super::names::Names;
 use super::oracle::{self, Before, Finding, Told, Wrong};
 use super::replicas::{Order, Replicas, killer};
 use super::scenario::Scenario;
 use super::world::{Between, Trouble, World, trouble};
-use crate::proxy::{At, Call, Deed, Disturbance, Proxy};
+use crate::proxy::{At, Call, FromEvent, Proxy};
 use crate::wait;
 
 /// Of the controllers' log so many lines are kept of a run that went wrong, each no longer than this.
@@ -24,8 +24,15 @@ const WIDTH: usize = 400;
 pub enum Target {
     /// A call.
     Call(Side, At),
-    /// All watches of a kind of object, such as `sandboxleases`.
-    Watches(String),
+    /// All watches of a kind of object, such as `sandboxleases`, from an event on.
+    Watches {
+        /// The kind.
+        kind: String,
+        /// Where among its events.
+        spot: Spot,
+        /// Which event that is, from 1.
+        event: u64,
+    },
 }
 
 /// A pair of a fault and where it is, in a scenario.
@@ -44,7 +51,9 @@ impl fmt::Display for Pair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.target {
             Target::Call(side, at) => write!(f, "{}: {side}: {at}: {}", self.scenario, self.fault),
-            Target::Watches(kind) => write!(f, "{}: watch of {kind}: {}", self.scenario, self.fault),
+            Target::Watches { kind, spot, .. } => {
+                write!(f, "{}: watch of {kind}, {spot}: {}", self.scenario, self.fault)
+            }
         }
     }
 }
@@ -56,8 +65,6 @@ pub struct Outcome {
     pub standing: Value,
     /// What was wrong.
     pub findings: Vec<Finding>,
-    /// Whether the fault was there.
-    pub fired: bool,
     /// The calls to either service.
     pub calls: Vec<(Side, Call)>,
     /// The calls and the end of the controllers' log, for a person.
@@ -88,9 +95,11 @@ pub async fn run(
         // The very last call: its caller may be about to be killed.
         let settled = async || {
             let proxies = [&between.daytona, &between.kubernetes];
-            proxies.iter().all(|proxy| !proxy.reached() || proxy.killed().is_some()).then_some(())
+            let settled = |proxy: &Proxy| !proxy.reached() || proxy.killed().is_some();
+            // What comes late has to come in this run, and not in the next.
+            proxies.iter().all(|proxy| settled(proxy) && proxy.carried_on() == 0).then_some(())
         };
-        wait::until("the controller's end", LIMIT, settled).await.map_err(trouble)?;
+        wait::until("the controller's end, and that of late calls", LIMIT, settled).await.map_err(trouble)?;
         Ok(standing)
     };
     let ended = tokio::select! { trouble = replicas.keep(&mut reached) => Err(trouble), ended = go => ended };
@@ -115,11 +124,9 @@ pub async fn run(
         }
     }
     replicas.end().await?;
-    let of = |side, proxy: &Proxy| proxy.calls().into_iter().map(move |call| (side, call));
-    let calls: Vec<_> = of(Side::Daytona, &between.daytona).chain(of(Side::Kubernetes, &between.kubernetes)).collect();
+    let calls = calls(&between);
     let account = account(&calls, &replicas, &hands.written());
-    let fired = between.daytona.met() + between.kubernetes.met() > 0;
-    Ok(Outcome { standing: ended.unwrap_or_default(), findings, fired, calls, account })
+    Ok(Outcome { standing: ended.unwrap_or_default(), findings, calls, account })
 }
 
 fn aim(between: &Between, target: &Target, fault: Fault, reach: &Order) {
@@ -129,21 +136,22 @@ fn aim(between: &Between, target: &Target, fault: Fault, reach: &Order) {
                 Side::Daytona => &between.daytona,
                 Side::Kubernetes => &between.kubernetes,
             };
-            proxy.aim(at.clone(), fault.deed(*side, || killer(reach)));
+            proxy.aim(at.clone(), fault.deed(*side, &FromEvent::nth(1), || killer(reach)));
         }
-        Target::Watches(kind) => {
-            let (kind, Fault::Watch(disturbance)) = (kind.clone(), fault) else { return };
-            // A watch that is made anew after it was frozen, or had missed too much, has to be heard at last.
-            let last = match disturbance {
-                Disturbance::Freeze => 1,
-                Disturbance::Miss(_) => 3,
-                Disturbance::Hold(_) | Disturbance::Replay(_) => u64::MAX,
-            };
+        Target::Watches { kind, event, .. } => {
+            let (kind, from, reach) = (kind.clone(), FromEvent::nth(*event), reach.clone());
             between.kubernetes.meddle(Box::new(move |call| {
-                (watched(call) == Some(&kind) && call.nth <= last).then_some(Deed::Watch(disturbance))
+                let is_one = watched(call) == Some(&kind);
+                is_one.then(|| fault.deed(Side::Kubernetes, &from, || killer(&reach)))
             }));
         }
     }
+}
+
+/// All calls of a run, to either service.
+pub(super) fn calls(between: &Between) -> Vec<(Side, Call)> {
+    let of = |side, proxy: &Proxy| proxy.calls().into_iter().map(move |call| (side, call));
+    of(Side::Daytona, &between.daytona).chain(of(Side::Kubernetes, &between.kubernetes)).collect()
 }
 
 pub(super) fn account(calls: &[(Side, Call)], replicas: &Replicas<'_>, written: &str) -> String {

@@ -13,9 +13,9 @@ use super::names::Names;
 use super::oracle::{self, Before, Finding, Told, Wrong};
 use super::replicas::{Order, Replicas, killer};
 use super::report::{Totals, Tried};
-use super::run::account;
+use super::run::{account, calls};
 use super::world::{Ground, Trouble, World, trouble};
-use crate::proxy::{Call, Disturbance, Meddler, Proxy};
+use crate::proxy::{Call, Disturbance, FromEvent, Meddler};
 
 /// Of so many calls that change something one is disturbed.
 const ONE_IN: u64 = 12;
@@ -100,7 +100,7 @@ fn meddler(side: Side, chaos: &Arc<Mutex<Chaos>>, order: &Order) -> Meddler {
     let (chaos, order) = (Arc::clone(chaos), order.clone());
     Box::new(move |call| {
         let fault = chaos.lock().unwrap_or_else(PoisonError::into_inner).at(call)?;
-        Some(fault.deed(side, || killer(&order)))
+        Some(fault.deed(side, &FromEvent::nth(1), || killer(&order)))
     })
 }
 
@@ -139,9 +139,8 @@ pub async fn soak(ground: &Ground, lasts: Duration, seed: u64) -> Result<Totals,
     }
     findings.extend(oracle::all(&world, &before, false, &written, &told).await?);
     replicas.end().await?;
-    let of = |side, proxy: &Proxy| proxy.calls().into_iter().map(move |call| (side, call));
-    let calls: Vec<_> = of(Side::Daytona, &between.daytona).chain(of(Side::Kubernetes, &between.kubernetes)).collect();
-    let tried = Tried::judge(format!("seed {seed}"), true, &findings);
+    let calls = calls(&between);
+    let tried = Tried::judge(format!("seed {seed}"), None, &findings);
     for text in &tried.told {
         println!("failed: {text}");
     }

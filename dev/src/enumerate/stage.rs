@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
-use super::report::{Journal, Shard, Totals};
+use super::journal::Journal;
+use super::report::{Shard, Totals};
+use super::run::Pair;
 use super::scenario::Scenario;
 use super::world::{Ground, Trouble, trouble};
-use super::{Order, enumerate};
+use super::{Plan, enumerate};
 use crate::control_plane::ControlPlane;
 use crate::{install, programs};
 
@@ -21,7 +23,8 @@ pub const JOBS: usize = 8;
 #[derive(Debug, clap::Parser)]
 #[command(name = "cargo enumerate", about = "Try every fault at every call of the controller that changes something")]
 pub struct Options {
-    /// One part of all pairs, such as 1/4.
+    /// One part of all pairs, such as 1/4. Parts that go on at once write to one state file, or each to its copy of one that
+    /// `--minutes 0` has made: the list of all pairs is in it.
     #[arg(long, default_value = "1/1")]
     pub shard: Shard,
     /// A scenario (repeatable); left out: all.
@@ -42,6 +45,9 @@ pub struct Options {
     /// Begin anew, whatever was done before.
     #[arg(long)]
     pub fresh: bool,
+    /// Fail when a pair was missed or left out as well.
+    #[arg(long)]
+    pub strict: bool,
 }
 
 /// What `cargo soak` is told on its command line.
@@ -102,19 +108,30 @@ pub async fn run(options: &Options) -> Result<Totals, Trouble> {
     let accounts = options.resume.with_extension("failed");
     println!("Starting a control plane; what is done is kept in {}.", options.resume.display());
     let stage = Stage::up(programs).await?;
-    let order = Order {
+    let plan = Plan {
         scenarios: if options.scenario.is_empty() { Scenario::ALL.to_vec() } else { options.scenario.clone() },
-        wanted: Box::new(|pair| {
-            let name = pair.to_string();
-            options.shard.has(&name) && name.contains(&options.only)
+        wanted: Box::new(|mut all: Vec<Pair>| {
+            all.retain(|pair| {
+                let name = pair.to_string();
+                options.shard.has(&name) && name.contains(&options.only)
+            });
+            all
         }),
+        listed: options.shard != Shard::WHOLE,
         jobs: options.jobs,
         until: options.minutes.map(|minutes| start + Duration::from_secs(minutes * 60)),
         accounts: accounts.clone(),
     };
-    let totals = enumerate(&stage.ground, order, journal).await;
-    stage.down().await?;
-    let totals = totals?;
+    let report = enumerate(&stage.ground, plan, journal).await;
+    let down = stage.down().await;
+    let mut totals = report?.totals;
+    if totals.pairs == 0 {
+        println!("No pair is in this part and has {:?} in its name.", options.only);
+    }
+    if let Err(trouble) = down {
+        println!("failed: the control plane does not end: {trouble}");
+        totals.failures += 1;
+    }
     println!("{} s; what failed is told in {}", start.elapsed().as_secs(), accounts.display());
     Ok(totals)
 }
@@ -128,21 +145,17 @@ pub async fn soak(options: &SoakOptions) -> Result<Totals, Trouble> {
     println!("Starting a control plane; the seed is {seed}, to do it again: --seed {seed}");
     let stage = Stage::up(built().await?).await?;
     let totals = super::soak::soak(&stage.ground, Duration::from_secs(options.minutes * 60), seed).await;
-    stage.down().await?;
-    totals
+    let down = stage.down().await;
+    totals.and_then(|totals| down.map(|()| totals))
 }
 
-/// Prints the last line, and says how the program ends.
+/// Prints the last line, whatever came of it, and says how the program ends. `strict`: nothing may be missed either.
 #[must_use]
-pub fn exit(program: &str, totals: Result<Totals, Trouble>) -> ExitCode {
-    match totals {
-        Ok(totals) => {
-            println!("{totals}");
-            if totals.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }
-        Err(trouble) => {
-            eprintln!("\n{program}: {trouble}");
-            ExitCode::FAILURE
-        }
-    }
+pub fn exit(program: &str, totals: Result<Totals, Trouble>, strict: bool) -> ExitCode {
+    let totals = totals.unwrap_or_else(|trouble| {
+        eprintln!("\n{program}: {trouble}");
+        Totals { failures: 1, ..Totals::default() }
+    });
+    println!("{totals}");
+    if totals.is_clean() && !(strict && totals.missed > 0) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

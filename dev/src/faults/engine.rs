@@ -37,10 +37,16 @@ pub enum RuleError {
 #[error("cut by a rule")]
 pub(crate) struct Cut;
 
-/// What a rule that fired asks for.
+/// A rule that fired, and what it asks for.
 #[derive(Debug, Clone)]
-pub(crate) struct Fault {
+pub(crate) struct Fired {
     pub(crate) rule: u64,
+    pub(crate) effect: Effect,
+}
+
+/// What is made of a call.
+#[derive(Debug, Clone)]
+pub(crate) struct Effect {
     pub(crate) when: When,
     pub(crate) action: Action,
 }
@@ -95,7 +101,7 @@ impl Rules {
     pub(crate) async fn meet<B>(
         &self,
         request: Request<B>,
-    ) -> Result<(Request<Either<B, Full<Bytes>>>, Option<Fault>), Cut>
+    ) -> Result<(Request<Either<B, Full<Bytes>>>, Option<Fired>), Cut>
     where
         B: Body<Data = Bytes>,
     {
@@ -119,7 +125,7 @@ impl Rules {
     }
 
     /// The first rule that acts on this call. Every rule that matches counts it, whichever acts.
-    fn find(&self, method: &str, path: &str, body: Option<&[u8]>) -> Option<Fault> {
+    fn find(&self, method: &str, path: &str, body: Option<&[u8]>) -> Option<Fired> {
         let mut found = None;
         for entry in &mut self.known().rules {
             if !entry.fits(method, path) || !body_fits(&entry.report.rule, body) {
@@ -131,7 +137,8 @@ impl Rules {
             if found.is_none() && report.matched > report.rule.skip && !spent {
                 report.fired += 1;
                 let action = report.rule.action.clone();
-                found = Some(Fault { rule: report.id, when: report.rule.when, action });
+                let effect = Effect { when: report.rule.when, action };
+                found = Some(Fired { rule: report.id, effect });
             }
         }
         found
@@ -147,8 +154,8 @@ impl Entry {
     }
 }
 
-impl Fault {
-    /// What becomes of a call: `apply` is its way without this fault, `own` takes over an answer of the rule's.
+impl Effect {
+    /// What becomes of a call: `apply` is its way without this, `own` takes over an answer of the rule's.
     pub(crate) async fn around<R>(
         &self,
         apply: impl Future<Output = Result<R, Cut>>,

@@ -101,16 +101,16 @@ impl Gate {
             return Ok(self.apply(request.map(Body::new), &method, &path, None).await);
         }
         let seq = self.calls.arrived(&method, &path, self.service.clock.now());
-        let (request, fault) = self.rules.meet(request).await?;
+        let (request, fired) = self.rules.meet(request).await?;
         let mut request = request.map(Body::new);
-        let response = if let Some(fault) = fault {
-            self.calls.meddled(seq, fault.rule);
+        let response = if let Some(fired) = fired {
+            self.calls.meddled(seq, fired.rule);
             // Whoever handles the call fails in this way.
-            if let Some(mode) = fault.action.mode {
+            if let Some(mode) = fired.effect.action.mode {
                 request.extensions_mut().insert(mode);
             }
             let applied = async { Ok(self.apply(request, &method, &path, Some(seq)).await) };
-            fault.around(applied, |answer| answer.map(Body::from)).await?
+            fired.effect.around(applied, |answer| answer.map(Body::from)).await?
         } else {
             self.apply(request, &method, &path, Some(seq)).await
         };

@@ -13,6 +13,8 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::sockets::is_under_way;
+
 /// A caller that does not read is killed all the same after so long.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -40,6 +42,11 @@ enum Step {
 impl Delivery {
     pub(super) fn new(caller: SocketAddr, own: SocketAddr) -> Self {
         Self { caller, own, step: Mutex::new(Step::Idle) }
+    }
+
+    /// The caller's end of the connection.
+    pub(super) fn caller(&self) -> SocketAddr {
+        self.caller
     }
 
     /// What is done when the next answer has been read.
@@ -80,33 +87,6 @@ impl Delivery {
 impl fmt::Debug for Delivery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Delivery").field("caller", &self.caller).finish_non_exhaustive()
-    }
-}
-
-/// Whether the kernel still holds bytes on the way to the caller, on our side or on the caller's.
-fn is_under_way(caller: SocketAddr, own: SocketAddr) -> bool {
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
-    holds(&table, own, caller, 0) || holds(&table, caller, own, 1)
-}
-
-/// Whether the socket from `local` to `remote` has bytes queued: to be sent (0) or to be read (1).
-fn holds(table: &str, local: SocketAddr, remote: SocketAddr, queue: usize) -> bool {
-    let (Some(local), Some(remote)) = (in_table(local), in_table(remote)) else { return false };
-    table.lines().any(|line| {
-        let mut words = line.split_whitespace().skip(1);
-        if words.next() != Some(local.as_str()) || words.next() != Some(remote.as_str()) {
-            return false;
-        }
-        let queues = words.nth(1).unwrap_or_default();
-        queues.split(':').nth(queue).and_then(|hex| u64::from_str_radix(hex, 16).ok()).is_some_and(|bytes| bytes > 0)
-    })
-}
-
-/// An address as the kernel's table has it.
-fn in_table(address: SocketAddr) -> Option<String> {
-    match address {
-        SocketAddr::V4(v4) => Some(format!("{:08X}:{:04X}", u32::from_ne_bytes(v4.ip().octets()), v4.port())),
-        SocketAddr::V6(_) => None,
     }
 }
 
@@ -198,19 +178,5 @@ impl AsyncWrite for Watched {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_kernels_table_is_read() {
-        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n\
-                     \x20  0: 0100007F:1F90 0100007F:C350 01 00000000:00000005 00:00000000 00000000     0\n";
-        let (a, b) = (SocketAddr::from(([127, 0, 0, 1], 8080)), SocketAddr::from(([127, 0, 0, 1], 50000)));
-        assert!(holds(table, a, b, 1));
-        assert!(!holds(table, a, b, 0) && !holds(table, b, a, 1));
     }
 }

@@ -13,15 +13,15 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use reqwest::{Body, Certificate, Client, redirect, retry};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 use tracing::debug;
 use url::Url;
 
 use super::delivery::{Answer, Delivery, Watched};
-use super::{Deed, Kill, Phase, Record, watch};
-use crate::faults::{Cut, Fault, When};
+use super::{Arrived, CarriedOn, Deed, Kill, Phase, Record, watch};
+use crate::faults::{Cut, Effect, When};
 
-/// A call that is held back by the service on purpose is taken to be with it after so long; any other answers sooner.
+/// A call that the service may hold back on purpose is taken to be with it after so long. Any other is waited for.
 const WITH_THE_SERVICE: Duration = Duration::from_millis(200);
 
 /// What speaks of the connection, and not of the call.
@@ -112,94 +112,161 @@ async fn answer(
     } else {
         (request.map(Either::Left), Bytes::new())
     };
-    let (number, deed) = record.arrived(request.method(), request.uri().path(), request.uri().query(), &read);
-    let note = move |response: &reqwest::Response, record: &Record| record.answered(number, response.status().as_u16());
+    let arrived = record.arrived(request.method(), request.uri().path(), request.uri().query(), &read);
+    let Arrived { number, deed, is_watch, may_be_held } = arrived;
+    let way = Way { service, record, number };
     let own = |answer: Response<Bytes>| answer.map(|body| Answer::new(Body::from(body), None));
-    let (phase, kill) = match deed {
-        Some(Deed::Kill(phase, kill)) => (phase, kill),
+    match deed {
+        Some(Deed::Kill(Phase::Before, kill)) => {
+            // A task of its own: the caller's end drops this one.
+            let _ = tokio::spawn(way.kill(Phase::Before, kill, delivery.caller())).await;
+            Err(Cut)
+        }
+        Some(Deed::Kill(Phase::During, kill)) => way.during(request, may_be_held, kill, delivery.caller()).await,
+        Some(Deed::Kill(Phase::After, kill)) => {
+            let response = way.forward(request).await?;
+            let caller = delivery.caller();
+            delivery.then(move || drop(tokio::spawn(way.kill(Phase::After, kill, caller))));
+            Ok(pass_on(response, Some(delivery)))
+        }
         Some(Deed::Act(when, action)) => {
-            record.met(number);
+            if when == When::Before {
+                way.met();
+            }
             let passed = async {
-                let response = service.forward(request.map(Body::wrap)).await?;
-                note(&response, &record);
+                let response = way.forward(request).await?;
+                way.met();
                 Ok(pass_on(response, None))
             };
-            return Fault { rule: 0, when, action }.around(passed, own).await;
+            Effect { when, action }.around(passed, own).await
         }
-        Some(Deed::Late(when, by)) => {
-            record.met(number);
-            let request = whole(request).await?;
-            let (answered, answer) = tokio::sync::oneshot::channel();
-            tokio::spawn(async move {
-                if when == When::Before {
-                    tokio::time::sleep(by).await;
-                }
-                let response = service.forward(request.map(Body::wrap)).await;
-                if let Ok(response) = &response {
-                    note(response, &record);
-                }
-                if when == When::After {
-                    tokio::time::sleep(by).await;
-                }
-                if let Err(Ok(unheard)) = answered.send(response) {
-                    finish(unheard).await;
-                }
-            });
-            return Ok(pass_on(answer.await.map_err(|_| Cut)??, None));
-        }
-        Some(Deed::Watch(disturbance)) => {
-            let response = service.forward(request.map(Body::wrap)).await?;
-            note(&response, &record);
+        Some(Deed::Late(when, by)) => way.late(request, when, by).await,
+        Some(Deed::Watch(from, disturbance)) => {
+            let response = way.forward(request).await?;
             let (status, mut headers) = (response.status(), response.headers().clone());
             strip(&mut headers);
             headers.remove(header::CONTENT_LENGTH);
-            let body = watch::disturbed(response, disturbance, record, number);
+            let body = watch::disturbed(response, from, disturbance, way.record, number);
             let mut answer = Response::new(Answer::new(body, None));
             (*answer.status_mut(), *answer.headers_mut()) = (status, headers);
-            return Ok(answer);
+            Ok(answer)
         }
         None => {
-            let (request, fault) = record.rules.meet(request).await?;
+            let (request, fired) = way.record.rules.meet(request).await?;
             let passed = async {
-                let response = service.forward(request.map(Body::wrap)).await?;
-                note(&response, &record);
+                let response = way.forward(request).await?;
+                if is_watch {
+                    let (parts, body) = Response::<Body>::from(response).into_parts();
+                    let body = watch::counted(body, Arc::clone(&way.record), number);
+                    return Ok(pass_on(Response::from_parts(parts, body), None));
+                }
                 Ok(pass_on(response, None))
             };
-            let Some(fault) = fault else { return passed.await };
-            record.meddled(number, fault.rule);
-            return fault.around(passed, own).await;
+            let Some(fired) = fired else { return passed.await };
+            way.record.meddled(number, fired.rule);
+            fired.effect.around(passed, own).await
         }
-    };
-    match phase {
-        Phase::Before => {
-            // A task of its own: the caller's end drops this one.
-            let _ = killing(record, number, phase, kill).await;
-            Err(Cut)
+    }
+}
+
+/// The way of one call.
+#[derive(Clone)]
+struct Way {
+    service: Service,
+    record: Arc<Record>,
+    number: u64,
+}
+
+impl Way {
+    /// Has the service answer; what it says is noted.
+    async fn forward<B>(&self, request: Request<B>) -> Result<reqwest::Response, Cut>
+    where
+        B: hyper::body::Body<Data = Bytes> + Send + Sync + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let response = self.service.forward(request.map(Body::wrap)).await?;
+        self.record.answered(self.number, response.status().as_u16());
+        Ok(response)
+    }
+
+    fn met(&self) {
+        self.record.met(self.number);
+    }
+
+    async fn kill(self, phase: Phase, kill: Kill, caller: SocketAddr) {
+        self.record.killing(self.number);
+        kill(caller).await;
+        self.record.killed(self.number, phase);
+        if phase != Phase::During {
+            self.met();
         }
-        Phase::During => {
-            let request = whole(request).await?;
-            let (answered, answer) = tokio::sync::oneshot::channel();
-            let noted = Arc::clone(&record);
-            tokio::spawn(async move {
-                let response = service.forward(request.map(Body::wrap)).await;
-                if let Ok(response) = &response {
-                    note(response, &noted);
-                }
-                let _ = answered.send(());
-                if let Ok(response) = response {
-                    finish(response).await;
-                }
-            });
-            let _ = tokio::time::timeout(WITH_THE_SERVICE, answer).await;
-            let _ = killing(record, number, phase, kill).await;
-            Err(Cut)
-        }
-        Phase::After => {
-            let response = service.forward(request.map(Body::wrap)).await?;
-            note(&response, &record);
-            delivery.then(move || drop(killing(record, number, phase, kill)));
-            Ok(pass_on(response, Some(delivery)))
-        }
+    }
+
+    /// Has the caller killed once the service has answered, or holds the call; none gets to it.
+    async fn during<B>(
+        self,
+        request: Request<B>,
+        may_be_held: bool,
+        kill: Kill,
+        caller: SocketAddr,
+    ) -> Result<Response<Answer>, Cut>
+    where
+        B: hyper::body::Body<Data = Bytes>,
+    {
+        let request = whole(request).await?;
+        let (dead, is_dead) = tokio::sync::oneshot::channel::<()>();
+        let carried_on = CarriedOn::new(&self.record);
+        // A task of its own: a caller that gives up, and its end, drop this one.
+        tokio::spawn(async move {
+            let mut answer = std::pin::pin!(self.forward(request));
+            let early = if may_be_held {
+                tokio::time::timeout(WITH_THE_SERVICE, &mut answer).await.ok()
+            } else {
+                Some((&mut answer).await)
+            };
+            self.clone().kill(Phase::During, kill, caller).await;
+            if !matches!(early, Some(Err(Cut))) {
+                self.met();
+            }
+            drop(dead);
+            let response = match early {
+                Some(response) => response,
+                None => answer.await,
+            };
+            if let Ok(response) = response {
+                finish(response).await;
+            }
+            drop(carried_on);
+        });
+        let _ = is_dead.await;
+        Err(Cut)
+    }
+
+    /// Carries the call to its end, whether its caller waits so long or not.
+    async fn late<B>(self, request: Request<B>, when: When, by: Duration) -> Result<Response<Answer>, Cut>
+    where
+        B: hyper::body::Body<Data = Bytes>,
+    {
+        let request = whole(request).await?;
+        let (answered, answer) = tokio::sync::oneshot::channel();
+        let carried_on = CarriedOn::new(&self.record);
+        tokio::spawn(async move {
+            if when == When::Before {
+                tokio::time::sleep(by).await;
+            }
+            let response = self.forward(request).await;
+            if when == When::After {
+                tokio::time::sleep(by).await;
+            }
+            if response.is_ok() {
+                self.met();
+            }
+            if let Err(Ok(unheard)) = answered.send(response) {
+                finish(unheard).await;
+            }
+            drop(carried_on);
+        });
+        Ok(pass_on(answer.await.map_err(|_| Cut)??, None))
     }
 }
 
@@ -216,13 +283,6 @@ where
 /// The service may finish, whatever it has to say.
 async fn finish(mut response: reqwest::Response) {
     while let Ok(Some(_)) = response.chunk().await {}
-}
-
-fn killing(record: Arc<Record>, number: u64, phase: Phase, kill: Kill) -> JoinHandle<()> {
-    tokio::spawn(async move {
-        kill().await;
-        record.killed(number, phase);
-    })
 }
 
 impl Service {
@@ -243,8 +303,8 @@ impl Service {
     }
 }
 
-fn pass_on(response: reqwest::Response, delivery: Option<Arc<Delivery>>) -> Response<Answer> {
-    let (mut parts, body) = Response::<Body>::from(response).into_parts();
+fn pass_on(response: impl Into<Response<Body>>, delivery: Option<Arc<Delivery>>) -> Response<Answer> {
+    let (mut parts, body) = response.into().into_parts();
     strip(&mut parts.headers);
     parts.extensions.clear();
     Response::from_parts(parts, Answer::new(body, delivery))

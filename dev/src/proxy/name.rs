@@ -20,6 +20,11 @@ pub trait Naming: Send + Sync {
 
     /// The name of a call; `body` is empty unless it was asked for.
     fn name(&self, method: &Method, path: &str, body: &[u8]) -> Name;
+
+    /// Whether the service may hold such a call back on purpose, for longer than it takes to act on it.
+    fn may_be_held(&self, _: &Name) -> bool {
+        true
+    }
 }
 
 /// By Daytona's routes alone, as in the local Daytona's call log; any other path is its own name.
