@@ -12,6 +12,7 @@ pub mod follow;
 pub mod hands;
 pub mod journal;
 pub mod list;
+mod load;
 pub mod names;
 pub mod oracle;
 pub mod replicas;

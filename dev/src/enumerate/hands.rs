@@ -178,12 +178,18 @@ impl<'a> Hands<'a> {
         self.follow.until(&what, LIMIT, look).await
     }
 
-    /// How many commands were made and have not ended.
+    /// A command need not run any more: it, or its lease, is about to be ended.
+    pub fn need_not_run(&self, name: &str) {
+        self.list().remove(name);
+    }
+
+    /// The commands that are there and have not ended.
     #[must_use]
-    pub fn under_way(&self) -> usize {
+    pub fn under_way(&self) -> Vec<String> {
         let state = self.follow.state();
-        let ended = state.statuses.values().filter(|status| status.get("state").is_some_and(|s| s == "Finished"));
-        self.list().len().saturating_sub(ended.count())
+        let commands = state.objects.iter().filter(|((kind, _), _)| *kind == Kind::Command);
+        let goes_on = |object: &Value| object.pointer("/status/state").is_none_or(|state| state != "Finished");
+        commands.filter(|(_, object)| goes_on(object)).map(|((_, name), _)| name.clone()).collect()
     }
 
     /// Waits until a script has begun, by its own word.

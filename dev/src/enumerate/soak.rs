@@ -1,14 +1,15 @@
 //! `cargo soak`: random faults at random calls, under load, for as long as one likes; then all is deleted, and the same
 //! has to hold as after an enumerated pair.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::fault::{self, Fault, Side, watched};
-use super::hands::{Ends, Hands};
+use super::hands::Hands;
+use super::load::Load;
 use super::names::Names;
 use super::oracle::{self, Before, Finding, Told, Wrong};
 use super::replicas::{Order, Replicas, killer};
@@ -23,12 +24,8 @@ const ONE_IN: u64 = 12;
 const WATCH_ONE_IN: u64 = 6;
 /// Time between two kills, at least: a controller has to come to something.
 const BETWEEN_KILLS: Duration = Duration::from_secs(6);
-/// Commands that may be under way; with more, no other is made.
-const UNDER_WAY: usize = 12;
-/// Time between two commands.
-const PACE: Duration = Duration::from_millis(300);
-/// Leases, and whether they have a session.
-const LEASES: [(&str, bool); 4] = [("a", true), ("b", false), ("c", true), ("d", false)];
+/// Time between two watches that are frozen, at least: each keeps everything waiting until it is given up.
+const BETWEEN_FREEZES: Duration = Duration::from_secs(20);
 
 /// Numbers that look random and are the same for the same seed.
 #[derive(Debug, Clone)]
@@ -50,7 +47,7 @@ impl Random {
         (mixed ^ (mixed >> 31)) % end.max(1)
     }
 
-    fn one_of<T: Copy>(&mut self, all: &[T]) -> Option<T> {
+    pub(super) fn one_of<T: Copy>(&mut self, all: &[T]) -> Option<T> {
         let place = self.below(all.len() as u64);
         all.get(usize::try_from(place).unwrap_or_default()).copied()
     }
@@ -62,49 +59,65 @@ struct Chaos {
     faults: Vec<Fault>,
     disturbances: Vec<Fault>,
     killed: Instant,
+    frozen: Instant,
+    /// By side and number, what was to be done to a call.
+    drawn: Vec<(Side, u64, Fault)>,
 }
 
 impl Chaos {
     fn new(seed: u64) -> Self {
-        // A watch that is frozen heals, but keeps everything waiting for its time.
-        let disturbances =
-            fault::of_watches().into_iter().filter(|f| *f != Fault::Watch(Disturbance::Freeze)).collect();
-        Self { random: Random::new(seed), faults: fault::every(), disturbances, killed: Instant::now() }
+        let now = Instant::now();
+        let (faults, disturbances) = (fault::every(), fault::of_watches());
+        Self { random: Random::new(seed), faults, disturbances, killed: now, frozen: now, drawn: Vec::new() }
     }
 
-    fn at(&mut self, call: &Call) -> Option<Fault> {
-        if watched(call).is_some() {
-            let all = std::mem::take(&mut self.disturbances);
-            let chosen = (self.random.below(WATCH_ONE_IN) == 0).then(|| self.random.one_of(&all)).flatten();
-            self.disturbances = all;
-            return chosen;
-        }
-        if !fault::counts(call) || self.random.below(ONE_IN) != 0 {
+    fn at(&mut self, side: Side, call: &Call) -> Option<Fault> {
+        let fault = self.draw(call)?;
+        self.drawn.push((side, call.number, fault));
+        Some(fault)
+    }
+
+    fn draw(&mut self, call: &Call) -> Option<Fault> {
+        let (all, one_in) = match watched(call) {
+            Some(_) => (&self.disturbances, WATCH_ONE_IN),
+            None if fault::counts(call) => (&self.faults, ONE_IN),
+            None => return None,
+        };
+        if self.random.below(one_in) != 0 {
             return None;
         }
-        let all = std::mem::take(&mut self.faults);
-        let chosen = self.random.one_of(&all);
-        self.faults = all;
-        match chosen {
-            Some(Fault::Kill(_)) if self.killed.elapsed() < BETWEEN_KILLS => None,
-            Some(Fault::Kill(_)) => {
-                self.killed = Instant::now();
-                chosen
-            }
-            chosen => chosen,
+        let fault = self.random.one_of(all)?;
+        let (last, between) = match fault {
+            Fault::Kill(_) => (&mut self.killed, BETWEEN_KILLS),
+            Fault::Watch(Disturbance::Freeze) => (&mut self.frozen, BETWEEN_FREEZES),
+            _ => return Some(fault),
+        };
+        if last.elapsed() < between {
+            return None;
         }
+        *last = Instant::now();
+        Some(fault)
+    }
+
+    /// How many faults were drawn that never were.
+    fn missed(&self, calls: &[(Side, Call)]) -> usize {
+        let was: BTreeMap<(Side, u64), &Call> = calls.iter().map(|(side, call)| ((*side, call.number), call)).collect();
+        let missed = self.drawn.iter().filter(|(side, number, fault)| {
+            !was.get(&(*side, *number)).is_some_and(|call| fault.was(call, &BTreeSet::new()))
+        });
+        missed.count()
     }
 }
 
 fn meddler(side: Side, chaos: &Arc<Mutex<Chaos>>, order: &Order) -> Meddler {
     let (chaos, order) = (Arc::clone(chaos), order.clone());
     Box::new(move |call| {
-        let fault = chaos.lock().unwrap_or_else(PoisonError::into_inner).at(call)?;
+        let fault = chaos.lock().unwrap_or_else(PoisonError::into_inner).at(side, call)?;
         Some(fault.deed(side, &FromEvent::nth(1), || killer(&order)))
     })
 }
 
-/// Goes on for so long; tells the totals, in which a pair is a fault that was there.
+/// Goes on for so long; tells the totals, in which a pair is a fault that was drawn, and those that never were are missed.
 ///
 /// # Errors
 /// When the surroundings fail.
@@ -118,16 +131,17 @@ pub async fn soak(ground: &Ground, lasts: Duration, seed: u64) -> Result<Totals,
     between.daytona.meddle(meddler(Side::Daytona, &chaos, &order));
     between.kubernetes.meddle(meddler(Side::Kubernetes, &chaos, &order));
     let hands = Hands::new(&world, &between, names);
-    let mut replicas = Replicas::start(&between, false)?;
+    let mut replicas = Replicas::start_changing(&between)?;
+    let mut load = Load::new(&hands, seed ^ 1);
     let go = async {
-        load(&hands, lasts, &mut Random::new(seed ^ 1)).await?;
+        load.go(lasts).await?;
         // From here on the world is at peace: whatever was begun has to come to its end.
-        for proxy in [&between.daytona, &between.kubernetes] {
+        let proxies = [&between.daytona, &between.kubernetes];
+        for proxy in proxies {
             proxy.leave_alone();
         }
-        for name in hands.expected() {
-            hands.until_finished(&name).await?;
-        }
+        hands.until("late calls to be over", async || proxies.iter().all(|proxy| proxy.carried_on() == 0)).await?;
+        load.settle().await?;
         hands.delete_all().await
     };
     let ended = tokio::select! { trouble = replicas.keep(&mut orders) => Err(trouble), ended = go => ended };
@@ -144,54 +158,17 @@ pub async fn soak(ground: &Ground, lasts: Duration, seed: u64) -> Result<Totals,
     for text in &tried.told {
         println!("failed: {text}");
     }
-    let met = calls.iter().filter(|(_, call)| call.met).count();
+    let chaos = chaos.lock().unwrap_or_else(PoisonError::into_inner);
+    let (drawn, missed) = (chaos.drawn.len(), chaos.missed(&calls));
     let kills = calls.iter().filter(|(_, call)| call.killed.is_some()).count();
-    println!("{} commands, {} calls, {met} faults, {kills} of them kills", told.commands.len(), calls.len());
+    println!("{}; {} calls, {} faults, {kills} of them kills", load.done, calls.len(), drawn.saturating_sub(missed));
     if !findings.is_empty() {
         println!("{}", account(&calls, &replicas, &written));
     }
     let mut totals = Totals::default();
     totals.add(&tried);
-    totals.pairs = met;
+    (totals.pairs, totals.missed) = (drawn, missed);
     Ok(totals)
-}
-
-/// Commands, one after the other, in several leases; some are timed out.
-async fn load(hands: &Hands<'_>, lasts: Duration, random: &mut Random) -> Result<(), Trouble> {
-    let start = Instant::now();
-    for (name, sessions) in LEASES {
-        let parallel = if sessions { 1 } else { 3 };
-        hands.lease(name, json!({ "useSessions": sessions, "maxParallelCommands": parallel })).await?;
-    }
-    let mut number = 0_u32;
-    while start.elapsed() < lasts {
-        tokio::time::sleep(PACE).await;
-        let Some((lease, _)) = random.one_of(&LEASES) else { continue };
-        if hands.under_way() < UNDER_WAY {
-            number += 1;
-            one(hands, number, lease, random).await?;
-        }
-    }
-    Ok(())
-}
-
-async fn one(hands: &Hands<'_>, number: u32, lease: &str, random: &mut Random) -> Result<(), Trouble> {
-    let name = format!("c{number}");
-    match random.below(8) {
-        0 => {
-            hands.command(&name, lease, "echo out", Ends::Never, json!({ "timeoutSeconds": 3 })).await?;
-        }
-        1 => {
-            let fields = json!({ "stdin": { "value": "input\n" }, "logs": { "tailBytes": 64 } });
-            hands.command(&name, lease, "cat; seq 1 100", Ends::With(0), fields).await?;
-        }
-        2 => hands.command(&name, lease, "sleep 1", Ends::With(7), json!({})).await?,
-        code => {
-            let code = i32::try_from(code % 3).unwrap_or_default();
-            hands.command(&name, lease, "echo out; echo err >&2", Ends::With(code), json!({})).await?;
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -207,5 +184,28 @@ mod tests {
         assert_eq!(numbers(7), numbers(7));
         assert_ne!(numbers(7), numbers(8));
         assert!(numbers(7).iter().all(|number| *number < 100));
+    }
+
+    #[test]
+    fn what_was_drawn_and_never_was_is_missed() {
+        let mut chaos = Chaos::new(7);
+        let route = "POST /api/sandbox".to_owned();
+        let mut calls: Vec<_> = (1..=400)
+            .map(|number| {
+                let (method, route, status) = (axum::http::Method::POST, route.clone(), Some(200));
+                (Side::Daytona, Call { number, method, route, nth: number, status, ..Call::default() })
+            })
+            .collect();
+        let mut drawn = Vec::new();
+        for (side, call) in &mut calls {
+            call.met = chaos.at(*side, call).is_some();
+            drawn.extend(call.met.then_some(call.number));
+        }
+        assert!(drawn.len() > 5 && chaos.missed(&calls) == 0, "{drawn:?}");
+        for (_, call) in calls.iter_mut().filter(|(_, call)| drawn[..2].contains(&call.number)) {
+            call.met = false;
+        }
+        assert_eq!(chaos.missed(&calls), 2);
+        assert_eq!(chaos.missed(&[]), drawn.len());
     }
 }
