@@ -13,6 +13,7 @@ mod apiserver;
 mod cancel;
 mod cases;
 mod cases_kubernetes;
+mod cases_more;
 mod chart;
 mod commands;
 mod connection;

@@ -11,11 +11,13 @@ use std::{
 };
 
 use dev::{
+    cluster::write_kubeconfig,
     control_plane::ControlPlane,
     install::{self, Release},
     kubectl::{self, Kubectl},
     local_daytona::{Launch, LocalDaytona, SandboxReport},
     programs,
+    proxy::{Proxy, Upstream},
     supervise::{self, Supervised},
     wait,
 };
@@ -155,6 +157,19 @@ impl World {
             command.env("DAYTONA_API_KEY", key);
         }
         Supervised::spawn(&command, &self.log).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// Puts a proxy between the Kubernetes API and the controllers that are started from now on.
+    pub(crate) async fn before_kubernetes(&mut self) -> Proxy {
+        let config: Value = serde_saphyr::from_str(&std::fs::read_to_string(&self.kubeconfig).unwrap()).unwrap();
+        let cluster = &config["clusters"][0]["cluster"];
+        let authority: k8s_openapi::ByteString =
+            serde_json::from_value(cluster["certificate-authority-data"].clone()).unwrap();
+        let url = cluster["server"].as_str().unwrap().parse().unwrap();
+        let proxy = Proxy::start(Upstream { url, ca_pem: Some(authority.0) }).await.unwrap();
+        self.kubeconfig = self.log.with_file_name("through-the-proxy");
+        write_kubeconfig(&self.kubeconfig, &json!({ "server": proxy.url() }), &config["users"][0]["user"]).unwrap();
+        proxy
     }
 
     /// Ends the controller as a crash would.
