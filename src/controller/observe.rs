@@ -321,7 +321,7 @@ pub(super) async fn probe(toolbox: &Toolbox, session: &str, text: &str) -> Sessi
         }
         Ok(_) => Session::Dead,
         Err(error) if error.class == Class::Gone => Session::Dead,
-        // A dead shell never answers. What was sent to it is fenced before it is suspected, so nothing of ours runs.
+        // A dead shell never answers. What was sent to it was fenced before it is suspected, or refused for want of it.
         Err(error) if error.class == Class::Unclear && error.status.is_none() => Session::Dead,
         Err(error) => Session::Unknown(error),
     }

@@ -15,7 +15,7 @@ pub enum Class {
     Throttled(Duration),
     /// The key is not accepted (401, 403). From a toolbox it may also mean that the sandbox is gone.
     Unauthorized,
-    /// Nobody answered; the call did not take effect.
+    /// There is nobody to take the call (no connection, 503). As a rule it did not take effect, but that is no proof.
     Unavailable,
     /// The call was not made: nobody has answered lately, which is tried for all at once, or this process does not lead.
     NotMade,

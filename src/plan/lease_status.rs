@@ -145,7 +145,7 @@ impl Told {
                 );
                 self.credentials(Reason::Unauthorized, &message);
             }
-            Class::Throttled(_) => self.waiting(Reason::ApiThrottled, &text),
+            Class::Throttled(_) => self.waiting(Reason::ApiThrottled, &throttled(error)),
             Class::Refused if error.operation == CREATE => {
                 let (reason, message) = refusal(error);
                 self.failed(reason, &message);
@@ -219,7 +219,10 @@ impl Told {
     pub fn blocked_by(&mut self, error: &Error, object: &str) {
         let (reason, then) = match error.class {
             Class::Unauthorized => (Reason::Unauthorized, "; put a valid key into the Secret"),
-            Class::Throttled(_) => (Reason::ApiThrottled, "; it is tried again"),
+            Class::Throttled(_) => {
+                let message = format!("{} ({object}); it is tried again", throttled(error));
+                return self.blocked(Reason::ApiThrottled, &message);
+            }
             // Daytona is busy with it: no reason to call for help.
             Class::Conflict => return self.deleting(&format!("{error} ({object}); it is tried again")),
             Class::Refused => (
@@ -316,6 +319,11 @@ pub fn is_failing(lease: &SandboxLease) -> bool {
     }
     let ready = condition(&status.conditions, Type::Ready.as_str());
     ready.is_some_and(|c| c.status != "True" && failures.iter().any(|r| r.as_str() == c.reason))
+}
+
+/// The same whether Daytona refused the call or it was not made: what alternates would be a write each time.
+fn throttled(error: &Error) -> String {
+    format!("could not {}: Daytona asks for fewer calls (429)", error.operation)
 }
 
 fn accepted(escrow: &Escrow) -> Said {
