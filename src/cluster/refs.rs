@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use kube::{Api, Client, ResourceExt};
 
+use super::said;
 use crate::api::{CONTROLLER_KEY_LABEL, SourceKind};
 
 /// Why a key of a Secret cannot be had.
@@ -35,7 +36,7 @@ pub enum KeyError {
         key: String,
     },
     /// The Kubernetes API did not answer.
-    #[error(transparent)]
+    #[error("{}", said(.0))]
     Api(#[from] kube::Error),
 }
 

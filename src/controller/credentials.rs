@@ -7,7 +7,10 @@ use kube::ResourceExt;
 use super::{context::Context, escrow};
 use crate::{
     api::{LeaseReason as Reason, SandboxLease},
-    cluster::refs::{KeyError, controller_key_allowed, secret_key},
+    cluster::{
+        refs::{KeyError, controller_key_allowed, secret_key},
+        said,
+    },
     config::ControllerKeyFor,
     daytona::{Client, Endpoint, Key},
     plan::lease::{Credentials, is_ending},
@@ -104,7 +107,7 @@ async fn own_key(namespace: &str, endpoint: &Endpoint, ctx: &Context) -> Result<
         ControllerKeyFor::All => true,
         ControllerKeyFor::None => false,
         ControllerKeyFor::Labelled => {
-            controller_key_allowed(&ctx.client, namespace).await.map_err(|e| Credentials::Unknown(e.to_string()))?
+            controller_key_allowed(&ctx.client, namespace).await.map_err(|e| Credentials::Unknown(said(&e)))?
         }
     };
     if !allowed {

@@ -17,7 +17,10 @@ use super::{
 };
 use crate::{
     api::SandboxLease,
-    cluster::escrow::{self, Deposit, EscrowError, Kept},
+    cluster::{
+        escrow::{self, Deposit, EscrowError, Kept},
+        said,
+    },
     config::CredentialEscrow,
     daytona::{Client, Key},
     plan::{
@@ -142,7 +145,7 @@ pub(super) async fn client(lease: &SandboxLease, ctx: &Context) -> Result<Option
     let (Some(recorded), true) = (recorded, is_kept_for(&namespace, ctx)) else { return Ok(None) };
     let uid = owners::namespace(lease, ctx).await?;
     let found = escrow::find(&ctx.client, &ctx.config.own_namespace, &uid, &recorded.key_fingerprint).await;
-    let found = found.map_err(|error| format!("its copy could not be read: {error}"))?;
+    let found = found.map_err(|error| format!("its copy could not be read: {}", said(&error)))?;
     let asked = lease.spec.connection.as_ref().and_then(|c| c.organization_id.as_deref());
     let fits = |kept: &&Kept| kept.deposit.api_url == recorded.api_url && kept.deposit.organization.as_deref() == asked;
     found.iter().find(fits).map(|kept| client_of(&kept.deposit, ctx)).transpose()

@@ -13,7 +13,10 @@ use tokio::sync::Semaphore;
 use super::{board::Suspicion, context::Context, error::Error, observe::workspace, report::api};
 use crate::{
     api::{FileMapping, FileSource, REQUESTED_AT, SandboxLease, SourceKind, cut},
-    cluster::refs::{Source, source},
+    cluster::{
+        refs::{Source, source},
+        said,
+    },
     daytona::{Class, Toolbox},
     plan::{
         backoff::grow,
@@ -231,7 +234,7 @@ pub(super) async fn observe(lease: &SandboxLease, ctx: &Context) -> Files {
         let _reader = ctx.files.readers.acquire().await;
         match read(lease, ctx).await {
             Ok(read) => as_seen(&read),
-            Err(error) => Files::Unknown(error.to_string(), ctx.files.unread(&uid)),
+            Err(error) => Files::Unknown(said(&error), ctx.files.unread(&uid)),
         }
     };
     let has_them = in_step(lease, &files);

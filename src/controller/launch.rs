@@ -11,13 +11,14 @@ use super::{
     context::Context,
     error::Error,
     inputs::{self, has_secrets},
-    subject::{Next, attempt, handle, hint_lease, lease_uid, suspect},
+    subject::{Next, attempt, handle, hint_lease, lease_of, lease_uid, suspect},
 };
 use crate::{
     api::SandboxCommand,
     daytona::Class,
     plan::{
         command::{self as plan, Launcher},
+        lease::is_ending,
         logs::kept,
     },
     shell::{Answer, Attempt, Fetch, Outputs, Redactor},
@@ -251,7 +252,16 @@ async fn redactor(command: &SandboxCommand, attempt: &Attempt, ctx: &Context) ->
     if let Some(prepared) = ctx.attempts.prepared(&command.uid().unwrap_or_default(), attempt) {
         return Ok(Some(prepared.redactor.clone()));
     }
-    Ok(Box::pin(inputs::redactor(command, version, ctx)).await?)
+    match Box::pin(inputs::redactor(command, version, ctx)).await {
+        // In a namespace that is being deleted the right to read them goes before the lease.
+        Err(kube::Error::Api(status)) if status.is_forbidden() && has_to_go(command, ctx) => Ok(None),
+        read => Ok(read?),
+    }
+}
+
+/// Whether it, or the lease, is being deleted.
+fn has_to_go(command: &SandboxCommand, ctx: &Context) -> bool {
+    command.metadata.deletion_timestamp.is_some() || lease_of(command, ctx).is_none_or(|lease| is_ending(&lease))
 }
 
 /// After a fence or a kill the guard is there. If it could not be made although nobody has it, our files were

@@ -75,8 +75,7 @@ pub(super) async fn reconcile(lease: Arc<SandboxLease>, ctx: Arc<Context>) -> Re
     // It may have changed in the meantime, or be gone.
     let seen = ctx.leases.get(&ObjectRef::from_obj(&*lease)).filter(|seen| seen.uid() == lease.uid());
     let Some(seen) = seen else { return Ok(Action::await_change()) };
-    let steps = Box::pin(steps((*seen).clone(), &ctx));
-    let result = tokio::time::timeout(RECONCILE_LIMIT, steps).await;
+    let result = tokio::time::timeout(RECONCILE_LIMIT, Box::pin(as_it_is((*seen).clone(), &ctx))).await;
     let action = result.map_err(|_| Error::TimedOut)??;
     ctx.failures.reset(&uid);
     Ok(action)
@@ -89,6 +88,19 @@ pub(super) fn error_policy(lease: &SandboxLease, error: &Error, ctx: &Context) -
         expiry.map_or(LONGEST_WAIT, |expiry| Duration::try_from(expiry.duration_since(ctx.now())).unwrap_or_default());
     let cap = if plan::is_ending(lease) { LONGEST_WAIT_LEAVING } else { LONGEST_WAIT.min(left.max(LEAST_CAP)) };
     ctx.failures.requeue(lease, cap, plan::is_ending(lease), error)
+}
+
+/// Makes steps from what the watch shows; where that is behind, from what there is: it may be so for long, and each
+/// decision on it would be refused.
+async fn as_it_is(seen: SandboxLease, ctx: &Context) -> Result<Action, Error> {
+    let (api, name, uid) = (api(&seen, ctx), seen.name_any(), seen.uid());
+    match Box::pin(steps(seen, ctx)).await {
+        Err(error) if error.is_conflict() => match api.get_opt(&name).await?.filter(|live| live.uid() == uid) {
+            Some(live) => Box::pin(steps(live, ctx)).await,
+            None => Ok(Action::await_change()),
+        },
+        result => result,
+    }
 }
 
 async fn steps(mut lease: SandboxLease, ctx: &Context) -> Result<Action, Error> {

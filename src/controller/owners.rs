@@ -14,7 +14,10 @@ use tokio::sync::OnceCell;
 use super::context::Context;
 use crate::{
     api::SandboxLease,
-    cluster::refs::{cluster_uid, namespace_uid},
+    cluster::{
+        refs::{cluster_uid, namespace_uid},
+        said,
+    },
     plan::lease::Owner,
 };
 
@@ -52,7 +55,7 @@ pub(super) async fn cluster(ctx: &Context) -> Result<String, String> {
         return Ok(id.clone());
     }
     let uid = ctx.owners.cluster.get_or_try_init(async || {
-        let uid = cluster_uid(&ctx.client).await.map_err(|error| error.to_string())?;
+        let uid = cluster_uid(&ctx.client).await.map_err(|error| said(&error))?;
         uid.ok_or_else(|| "the namespace kube-system is not there: name the cluster by --cluster-id".to_owned())
     });
     uid.await.cloned()
@@ -64,7 +67,7 @@ pub(super) async fn namespace(lease: &SandboxLease, ctx: &Context) -> Result<Str
     if let Some(uid) = ctx.owners.known(&name, &ctx.leases) {
         return Ok(uid);
     }
-    let uid = namespace_uid(&ctx.client, &name).await.map_err(|error| error.to_string())?;
+    let uid = namespace_uid(&ctx.client, &name).await.map_err(|error| said(&error))?;
     let uid = uid.ok_or_else(|| format!("the lease's namespace {name} is not there"))?;
     ctx.owners.note(lease, &uid);
     Ok(uid)

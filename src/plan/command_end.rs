@@ -167,8 +167,8 @@ pub(super) fn ended(
         (Some(_), _) if sent.withheld => Some(Stored::nothing(
             false,
             OutputReason::SecretChanged,
-            "a Secret of the command changed while it ran and the controller was restarted: what must not be shown \
-             of its output is not known, so nothing of it is",
+            "a Secret of the command changed, or cannot be read any more, and the controller was restarted while it \
+             ran: what must not be shown of its output is not known, so nothing of it is",
         )),
         (Some(_), Some(stored)) => Some(stored.clone()),
         (Some(outputs), None) => {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use dev::{
     faults::Rule,
-    proxy::{Deed, Disturbance, Proxy},
+    proxy::{Deed, Disturbance, FromEvent, Proxy},
 };
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ fn memory(world: &World, what: &str) -> u64 {
 /// Has each watch of a kind disturbed that is opened from now on.
 fn disturb(proxy: &Proxy, kind: &'static str, disturbance: Disturbance) {
     proxy.meddle(Box::new(move |call| {
-        call.route.ends_with(&format!("/{kind}?watch")).then_some(Deed::Watch(disturbance))
+        call.route.ends_with(&format!("/{kind}?watch")).then_some(Deed::Watch(FromEvent::nth(1), disturbance))
     }));
 }
 
@@ -138,7 +138,7 @@ async fn case_43_a_watch_that_has_died_silently_is_opened_again() {
     proxy.meddle(Box::new(move |call| {
         let dies = left > 0 && call.route.ends_with("/sandboxcommands?watch");
         left -= i32::from(dies);
-        dies.then_some(Deed::Watch(Disturbance::Freeze))
+        dies.then_some(Deed::Watch(FromEvent::nth(1), Disturbance::Freeze))
     }));
     world.start_controller();
     world.lease("l").await;
@@ -317,4 +317,22 @@ async fn case_35_two_controllers_without_an_election_run_nothing_twice() {
     world.delete("sblease", "l").await;
     world.until_gone("sblease", "l").await;
     assert!(world.daytona.state().await.unwrap().sandboxes.is_empty());
+}
+
+/// Each decision on what the watch shows would be refused, as long as it goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_others_write_to_gets_ready_although_the_watch_is_behind() {
+    let mut world = World::without_controller("behind", Options::default()).await;
+    let proxy = world.before_kubernetes().await;
+    disturb(&proxy, "sandboxleases", Disturbance::Hold(Duration::from_secs(2)));
+    world.start_controller();
+    world.lease("l").await;
+    let written = std::sync::atomic::AtomicU32::new(0);
+    let ready = async || {
+        let note = format!("note={}", written.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        world.kubectl.run(&["annotate", "--overwrite", "sblease/l", &note]).await.unwrap();
+        condition(&world.get("sblease", "l").await, "Ready")["status"] == "True"
+    };
+    world.eventually("ready", ready).await;
+    assert_eq!(world.calls("POST /api/sandbox").await, 1);
 }

@@ -59,7 +59,7 @@ async fn running(world: &World) -> String {
     world.file("pid").await.unwrap()
 }
 
-async fn delete_namespace(world: &World) {
+pub(super) async fn delete_namespace(world: &World) {
     world.kubectl.run(&["delete", "namespace", &world.namespace, "--wait=false"]).await.unwrap();
 }
 
@@ -67,7 +67,7 @@ async fn until_secret_gone(world: &World) {
     world.eventually("the Secret is gone", async || world.get("secret", "daytona").await.is_null()).await;
 }
 
-async fn until_namespace_gone(world: &World) {
+pub(super) async fn until_namespace_gone(world: &World) {
     let get = ["get", "namespace", &world.namespace, "--ignore-not-found"];
     world.eventually("the namespace is gone", async || world.kubectl.get(&get).await.unwrap().is_empty()).await;
 }

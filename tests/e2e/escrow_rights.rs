@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::{
-    escrow::{copies, home, no_key_is_shown, until_copies},
-    world::{KEY, Options, World, condition},
+    escrow::{copies, delete_namespace, home, no_key_is_shown, until_copies, until_namespace_gone},
+    world::{KEY, Options, World, condition, lease_with, with_spec},
 };
 
 /// What the controller may do in its own namespace.
@@ -76,4 +76,26 @@ async fn a_copy_that_could_not_be_removed_is_removed_later() {
     assert_eq!(copies(&world).await.len(), 1);
     rights.set(&world, &rights.all).await;
     until_copies(&world, &[]).await;
+}
+
+/// With the namespace goes the right to read a command's Secret: it is forbidden then, not gone. That must not hold up what
+/// waits for the command's end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_with_a_secret_ends_although_the_right_to_read_it_is_gone() {
+    let options = Options { flags: vec!["--drain-timeout=5s"], ..Options::default() };
+    let mut world = World::start_with("escrow-env", options).await;
+    world.kubectl.run(&["create", "secret", "generic", "token", "--from-literal=t=hush-hush"]).await.unwrap();
+    world.apply(&lease_with("l", &json!({ "reclaimPolicy": "Retain" }))).await.unwrap();
+    let env = json!([{ "name": "T", "valueFrom": { "secretKeyRef": { "name": "token", "key": "t" } } }]);
+    world.apply(&with_spec("c", &json!({ "script": "echo x >>runs; sleep 600", "env": env }))).await.unwrap();
+    world.eventually("it runs", async || world.file("runs").await.is_some()).await;
+    world.kill_controller().await;
+    delete_namespace(&world).await;
+    world
+        .eventually("the rights are gone", async || world.kubectl.get(&["get", "role"]).await.unwrap().is_empty())
+        .await;
+    world.start_controller();
+    until_namespace_gone(&world).await;
+    let sandbox = world.sandbox().await;
+    assert!(sandbox.sessions.is_empty(), "{:?}", sandbox.sessions);
 }
