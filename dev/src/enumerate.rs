@@ -217,7 +217,11 @@ impl Work<'_> {
             None => World::new(self.ground).await?,
         };
         let expected = reference.map(|reference| &reference.standing);
-        Ok((run::run(&here, scenario, fault, expected).await?, here))
+        let outcome = run::run(&here, scenario, fault, expected).await?;
+        if scenario.has_replicas() {
+            replicas::forget_claim(&here).await?;
+        }
+        Ok((outcome, here))
     }
 
     /// Tries one pair after the other, in one world as long as it stays clean.

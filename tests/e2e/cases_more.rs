@@ -20,8 +20,10 @@ fn memory(world: &World, what: &str) -> u64 {
 
 /// Has each watch of a kind disturbed that is opened from now on.
 fn disturb(proxy: &Proxy, kind: &'static str, disturbance: Disturbance) {
+    let from = FromEvent::nth(1);
     proxy.meddle(Box::new(move |call| {
-        call.route.ends_with(&format!("/{kind}?watch")).then_some(Deed::Watch(FromEvent::nth(1), disturbance))
+        let is_one = call.route.ends_with(&format!("/{kind}?watch"));
+        is_one.then(|| Deed::Watch(from.clone(), disturbance))
     }));
 }
 
@@ -134,12 +136,8 @@ async fn case_43_a_watch_that_has_died_silently_is_opened_again() {
     let options = Options { flags: vec!["--watch-timeout=5s"], ..Options::default() };
     let mut world = World::without_controller("case-43", options).await;
     let proxy = world.before_kubernetes().await;
-    let mut left = 1;
-    proxy.meddle(Box::new(move |call| {
-        let dies = left > 0 && call.route.ends_with("/sandboxcommands?watch");
-        left -= i32::from(dies);
-        dies.then_some(Deed::Watch(FromEvent::nth(1), Disturbance::Freeze))
-    }));
+    // The one on which the command would come; no other.
+    disturb(&proxy, "sandboxcommands", Disturbance::Freeze);
     world.start_controller();
     world.lease("l").await;
     world.until_ready("l").await;

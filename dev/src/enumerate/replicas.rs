@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{Api, DeleteParams, ListParams};
 use tokio::sync::{mpsc, oneshot};
 
-use super::world::{Between, Trouble, trouble};
+use super::world::{Between, Trouble, World, trouble};
 use crate::proxy::{Kill, is_end_of};
 use crate::supervise::{Supervised, log_tail};
 
@@ -97,11 +99,13 @@ impl<'a> Replicas<'a> {
 
     /// Kills whoever has made the call. Both may: the one that leads, and the other that would like to.
     async fn replace(&mut self, Doomed { caller, dead }: Doomed) -> Result<(), Trouble> {
-        let place = if self.several {
-            let place = self.all.iter().position(|(process, _)| is_end_of(caller, process.pid()));
-            place.ok_or_else(|| format!("no controller has the connection from {caller}"))?
-        } else {
-            0
+        let found = self.all.iter().position(|(process, _)| is_end_of(caller, process.pid()));
+        let place = match found {
+            _ if !self.several => 0,
+            Some(place) => place,
+            // It was killed otherwise meanwhile.
+            None if self.changing.is_some() => return Ok(()),
+            None => return Err(format!("no controller has the connection from {caller}")),
         };
         let (mut doomed, _) = self.all.remove(place);
         doomed.kill().await.map_err(trouble)?;
@@ -162,6 +166,16 @@ fn how_many(since: Duration) -> usize {
 /// Whether a controller has ended because it could no longer lead, as it should. The cluster starts it again.
 fn has_lost(code: Option<i32>, log: &str) -> bool {
     code == Some(LOST_CODE) && log.contains(LOST) && !log.contains("panicked")
+}
+
+/// Takes the claim to lead away that a run has left, so that the next one in its world begins with making it.
+///
+/// # Errors
+/// When it cannot be deleted.
+pub async fn forget_claim(world: &World) -> Result<(), Trouble> {
+    let claims = Api::<Lease>::namespaced(world.client.clone(), &world.home);
+    let all = ListParams::default();
+    claims.delete_collection(&DeleteParams::default(), &all).await.map(drop).map_err(trouble)
 }
 
 /// Has the controller killed that has made a call, and waits until it is dead.
