@@ -228,13 +228,9 @@ impl World {
                 machine.auto_delete = auto_delete;
                 self.machines.push(machine);
             }
-            Late::Change { sandbox, lease, change } => {
+            Late::Change { sandbox, change, .. } => {
                 let machine = self.machines.iter_mut().find(|machine| machine.id == sandbox).ok_or(Class::Gone)?;
-                let (before, theirs) = (machine.clone(), machine.owner() != Some(&lease));
                 machine.change(&change, self.now, &mut self.truth)?;
-                if theirs && *machine != before {
-                    self.belated.insert(sandbox);
-                }
             }
             Late::Text { sandbox, text } => {
                 let found = self.machines.iter_mut().find(|machine| machine.id == sandbox);

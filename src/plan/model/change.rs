@@ -35,7 +35,9 @@ impl World {
             Step::RemoveFinalizer => {
                 // On its way out it counts as gone where a look at it says so, too, and the list knows of no failure.
                 let going = |machine: &Machine| self.lied && matches!(machine.state, State::Destroyed(_));
-                let there = |machine: &&Machine| machine.owner() == Some(&uid) && !going(machine);
+                let there = |machine: &&Machine| {
+                    machine.owner() == Some(&uid) && !going(machine) && !self.belated.contains(&machine.id)
+                };
                 if let Some(machine) = self.machines.iter().find(there) {
                     let wrong = format!("{uid} lets go while sandbox {} is {:?}", machine.id, machine.state);
                     self.truth.wrong.push(wrong);

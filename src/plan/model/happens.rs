@@ -128,7 +128,17 @@ impl World {
 
     pub(super) fn arrive_all(&mut self) {
         for (_, late) in std::mem::take(&mut self.late) {
+            let theirs = match &late {
+                Late::Change { sandbox, lease, .. } => {
+                    let machine = self.machines.iter().find(|machine| machine.id == *sandbox);
+                    machine.filter(|machine| machine.owner() != Some(lease)).cloned()
+                }
+                Late::Create { .. } | Late::Text { .. } => None,
+            };
             let arrived = self.arrive(late.clone());
+            if let Some(before) = theirs.filter(|before| !self.machines.contains(before)) {
+                self.belated.insert(before.id);
+            }
             self.log(|| format!("    arrived: {late:?}, {arrived:?}"));
         }
     }

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Whether a lease is Ready, and the reason.
-fn told(lease: &SandboxLease) -> (bool, String) {
+pub(super) fn told(lease: &SandboxLease) -> (bool, String) {
     let ready = lease.status.as_ref().and_then(|s| condition(&s.conditions, "Ready"));
     ready.map(|c| (c.status == "True", c.reason.clone())).unwrap_or_default()
 }

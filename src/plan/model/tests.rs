@@ -3,8 +3,10 @@
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 
 use super::{
+    World,
     event::{CALM, COMMANDS, Deed, Event, Fault, Nature, Scenario, Script, Trouble, WHOLE, Wants, events, scenario},
     live,
+    oracle::told,
 };
 use crate::{api::ReclaimPolicy, daytona::Class};
 
@@ -102,4 +104,26 @@ fn what_never_began_does_not_keep_its_lease_from_making_a_place_anew() {
     let ended = [Event::Pass(61), command(WHOLE, trouble)];
     let wiped = [Event::Do(Deed::Wipe), Event::TouchCommand(0), command(1, None)];
     holds(&quiet(false, 4), &[ended.as_slice(), &wiped].concat());
+}
+
+#[test]
+fn what_a_late_label_takes_from_the_next_lease_is_shown_and_a_person_can_give_it_back() {
+    let scenario = Scenario { wants: Wants::Reused, ..quiet(true, CALM.len()) };
+    let look = |which| Event::Command { which, fresh: true, phases: WHOLE, trouble: None };
+    let ended = [Event::DeleteCommand(0), Event::DeleteCommand(1), look(0), look(1), Event::DeleteLease, LEASE];
+    let mut shown = Vec::new();
+    // Any call of the last look but one of the first lease may be late; one of them gives the sandbox away.
+    for at in 0..9 {
+        let trouble = Some(Trouble { at, writes: false, fault: Fault::Late });
+        let late = Event::Lease { fresh: true, phases: WHOLE, trouble };
+        let next = [late, LEASE, LEASE, Event::CreateLease, LEASE, LEASE, Event::Arrive, LEASE];
+        let events = [ended.as_slice(), &next].concat();
+        let mut world = World::new(scenario.clone());
+        CALM.iter().chain(&events).for_each(|event| world.happens(*event));
+        if !world.belated.is_empty() {
+            shown.push(told(world.kube.lease.as_ref().unwrap()).1);
+        }
+        holds(&scenario, &events);
+    }
+    assert_eq!(shown, ["OwnershipConflict"]);
 }
