@@ -1,9 +1,16 @@
 //! A small world in memory, on which the decisions are carried out in arbitrary order: a lease and its commands as the
 //! apiserver keeps them, sandboxes and what runs in them, and a controller that forgets, is behind, loses answers and
-//! dies. Then all goes well again, all is deleted, and what has happened is judged (`oracle.rs`).
+//! dies. Then all goes well again, all is deleted, and what has happened is judged (`oracle.rs`, `truth.rs`).
 //!
 //! How decisions are carried out is written here a second time, for the controller itself needs two servers; where it
-//! differs, the head of the file says so.
+//! differs, the head of the file says so. That both make the same calls in the same order for a step is held by
+//! `mirror.rs`. Nothing holds that both ask and remember the same between them: a resourceVersion or an epoch that
+//! `controller/` forgets to look at is not seen here, but by the tests from outside and by `cargo enumerate`.
+//!
+//! Not in it: two controllers at once, and the claim to lead; writes to Kubernetes that arrive late (by then another
+//! version is there, or it is as if the answer was lost); lists that are behind, which `controller/watches.rs` keeps
+//! from; what a command wrote, and its logs; files, copies of keys, abandoned leases, the sweep of orphans; Daytona's
+//! intervals, but for the one that deletes.
 
 mod calls;
 mod change;
@@ -15,6 +22,7 @@ mod kube;
 mod launch;
 mod lease;
 mod memory;
+mod mirror;
 mod observe;
 mod oracle;
 mod runner;
@@ -34,7 +42,7 @@ use self::{
     memory::Memory,
     truth::Truth,
 };
-use super::lease_seen::INTERVALS;
+use super::{lease::is_ending, lease_seen::INTERVALS};
 use crate::{
     api::{ReclaimPolicy, SandboxLease, sandbox_label::LEASE_UID},
     daytona::Error,
@@ -270,7 +278,8 @@ impl World {
             self.kube.change_lease(|lease| lease.spec.suspend = false);
         }
         let uid = self.kube.lease.as_ref().and_then(ResourceExt::uid).unwrap_or_default();
-        let has = self.kube.lease.as_ref().and_then(|lease| lease.status.as_ref()?.sandbox.as_ref()?.id.clone());
+        let lease = self.kube.lease.as_ref().filter(|lease| !is_ending(lease));
+        let has = lease.and_then(|lease| lease.status.as_ref()?.sandbox.as_ref()?.id.clone());
         for machine in self.machines.iter_mut().filter(|machine| machine.id != "stranger") {
             machine.mend(&uid);
             if self.belated.contains(&machine.id) && has.as_ref() == Some(&machine.id) && machine.owner().is_none() {
