@@ -234,7 +234,10 @@ impl World {
                 world.judge_command(which, new);
                 world.kube.write_command(which, command, |live| live.status = Some(new.clone()))
             })?;
-            let Some(now) = written else { return Ok(None) };
+            let Some(now) = written else {
+                self.memory.leave_slot(&command.uid().unwrap_or_default());
+                return Ok(None);
+            };
             now
         };
         self.note_latest(&now);
@@ -262,10 +265,10 @@ impl World {
 
     fn may_start(&mut self, command: &SandboxCommand) -> bool {
         let Some(lease) = self.kube.seen_lease.clone() else { return false };
-        let running = self.kube.seen_commands.iter().flatten().filter(|c| queue::running(c));
-        let running: Vec<String> = running.filter_map(ResourceExt::uid).collect();
+        let present = self.kube.seen_commands.iter().flatten();
+        let present: Vec<_> = present.filter_map(|c| Some((c.uid()?, queue::running(c)))).collect();
         let (lease_uid, uid) = (lease.uid().unwrap_or_default(), command.uid().unwrap_or_default());
-        self.memory.take_slot(&lease_uid, &uid, parallel(&lease), &running)
+        self.memory.take_slot(&lease_uid, &uid, parallel(&lease), &present)
     }
 
     fn doubt(&mut self, command: &SandboxCommand) {

@@ -185,9 +185,18 @@ impl Memory {
         self.attempts.get_mut(command).is_some_and(|entry| std::mem::take(&mut entry.failed))
     }
 
-    pub(super) fn take_slot(&mut self, lease: &str, command: &str, parallel: usize, running: &[String]) -> bool {
+    /// `present`: all commands that there are, with whether they run.
+    pub(super) fn take_slot(
+        &mut self,
+        lease: &str,
+        command: &str,
+        parallel: usize,
+        present: &[(String, bool)],
+    ) -> bool {
         let slots = self.slots.entry(lease.to_owned()).or_default();
-        let mut others: BTreeSet<&str> = slots.iter().chain(running).map(String::as_str).collect();
+        let counts = present.iter().filter(|(uid, runs)| *runs || slots.contains(uid)).map(|(uid, _)| uid);
+        let mut others: BTreeSet<String> = counts.cloned().collect();
+        slots.retain(|uid| others.contains(uid));
         others.remove(command);
         let free = others.len() < parallel;
         if free {
@@ -196,8 +205,8 @@ impl Memory {
         free
     }
 
-    pub(super) fn slots_taken(&self, lease: &str, without: &BTreeSet<String>) -> usize {
-        self.slots.get(lease).map_or(0, |slots| slots.difference(without).count())
+    pub(super) fn slots_taken(&self, lease: &str, of: &BTreeSet<String>) -> usize {
+        self.slots.get(lease).map_or(0, |slots| slots.intersection(of).count())
     }
 
     pub(super) fn leave_slot(&mut self, command: &str) {

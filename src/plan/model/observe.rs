@@ -127,7 +127,9 @@ impl World {
             let wanted = command.metadata.deletion_timestamp.is_none() && !queue::held_up(command);
             needed |= ours && (queue::running(command) || wanted);
         }
-        let running = running.max(self.memory.slots_taken(uid.as_deref().unwrap_or_default(), &fenced));
+        let present = self.kube.seen_commands.iter().flatten().filter_map(ResourceExt::uid);
+        let counts: BTreeSet<String> = present.filter(|uid| !fenced.contains(uid)).collect();
+        let running = running.max(self.memory.slots_taken(uid.as_deref().unwrap_or_default(), &counts));
         (needed, running, running > 0 && late == running)
     }
 

@@ -107,6 +107,12 @@ fn what_never_began_does_not_keep_its_lease_from_making_a_place_anew() {
 }
 
 #[test]
+fn what_is_deleted_when_it_is_about_to_start_keeps_no_other_waiting() {
+    let decided = Event::Command { which: 0, fresh: true, phases: 1, trouble: None };
+    holds(&quiet(true, 3), &[decided, Event::DeleteCommand(0)]);
+}
+
+#[test]
 fn what_a_late_label_takes_from_the_next_lease_is_shown_and_a_person_can_give_it_back() {
     let scenario = Scenario { wants: Wants::Reused, ..quiet(true, CALM.len()) };
     let look = |which| Event::Command { which, fresh: true, phases: WHOLE, trouble: None };
