@@ -36,6 +36,10 @@ pub struct SandboxReport {
     pub dir: PathBuf,
     /// Minutes without activity after which it stops; 0 is never.
     pub auto_stop_interval: i64,
+    /// Minutes stopped after which it is archived.
+    pub auto_archive_interval: i64,
+    /// Minutes stopped after which it is deleted; -1 is never.
+    pub auto_delete_interval: i64,
     /// When its recorded activity was, in the service's time.
     pub last_activity_at: String,
 }

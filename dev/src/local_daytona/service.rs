@@ -288,6 +288,8 @@ fn report(record: &Record, processes: Option<Vec<super::processes::Process>>) ->
         processes: processes.map_or(0, |processes| processes.len()),
         dir: record.environment.root.clone(),
         auto_stop_interval: record.auto_stop,
+        auto_archive_interval: record.auto_archive,
+        auto_delete_interval: record.auto_delete,
         last_activity_at: record.last_activity.to_string(),
     }
 }
