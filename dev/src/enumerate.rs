@@ -15,6 +15,8 @@ pub mod list;
 mod load;
 pub mod names;
 pub mod oracle;
+pub mod others;
+pub mod outside;
 pub mod replicas;
 pub mod report;
 pub mod run;

@@ -1,8 +1,8 @@
 //! The hands of a user: objects are made, changed and deleted from outside, and what comes of it is awaited.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube::Client;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
@@ -10,11 +10,18 @@ use serde_json::{Map, Value, json};
 
 use super::follow::{Follow, Kind, condition};
 use super::names::Names;
+use super::oracle::{Finding, Told, differences};
+use super::others::Before;
+use super::outside::{Expected, Outside};
 use super::world::{Between, Trouble, World, trouble};
+use crate::local_daytona::SandboxReport;
 use crate::wait;
 
-/// How long a step may take, whatever is done to the controller.
-pub const LIMIT: Duration = Duration::from_secs(75);
+/// How long a step may take, whatever is done to the controller. Undisturbed the longest takes a few seconds. What may
+/// come on top, one after the other, is a call that is carried on late (six seconds), a watch that is frozen (until it is
+/// made anew, five to ten), a lead that is taken over (three) and a controller that starts; the rest is for many
+/// runs on few cores.
+pub const LIMIT: Duration = Duration::from_secs(45);
 
 /// How a script ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +30,22 @@ pub enum Ends {
     With(i32),
     /// Not by itself.
     Never,
+}
+
+/// For so long it is waited that what is seen from outside is as undisturbed: drift is looked for, and a call whose answer
+/// did not come is asked again after the controller's own time-out.
+const SETTLING: Duration = Duration::from_secs(20);
+/// Without anything to compare with, what has not changed for so long has settled.
+const CALM: Duration = Duration::from_millis(300);
+
+/// A command that was made.
+#[derive(Debug, Clone)]
+struct Made {
+    name: String,
+    lease: String,
+    has_to_run: bool,
+    /// It may be ended by somebody else than itself.
+    may_be_ended: bool,
 }
 
 /// A user's hands in one run.
@@ -34,7 +57,22 @@ pub struct Hands<'a> {
     /// What is seen of it from outside.
     pub follow: Follow,
     names: Arc<Names>,
-    expected: Mutex<BTreeSet<String>>,
+    /// Commands by their UIDs.
+    made: Mutex<BTreeMap<String, Made>>,
+    /// What stood there before, and what was seen at moments of the undisturbed run.
+    compared: Option<(Before, Option<Value>)>,
+    seen: Mutex<Seen>,
+}
+
+/// What was seen at moments of this run.
+#[derive(Debug, Default)]
+struct Seen {
+    moments: Map<String, Value>,
+    findings: Vec<Finding>,
+}
+
+fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
+    it.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<'a> Hands<'a> {
@@ -42,17 +80,33 @@ impl<'a> Hands<'a> {
     #[must_use]
     pub fn new(world: &'a World, between: &'a Between, names: Arc<Names>) -> Self {
         let follow = Follow::new(&world.client, &world.namespace);
-        Self { world, between, follow, names, expected: Mutex::default() }
+        let (made, seen) = (Mutex::default(), Mutex::default());
+        Self { world, between, follow, names, made, compared: None, seen }
+    }
+
+    /// Compares what is seen with what stood there `before`, and with the undisturbed run, if this is not it.
+    #[must_use]
+    pub fn comparing(mut self, before: Before, undisturbed: Option<Value>) -> Self {
+        self.compared = Some((before, undisturbed));
+        self
     }
 
     /// The commands that have to run.
     #[must_use]
     pub fn expected(&self) -> BTreeSet<String> {
-        self.list().clone()
+        lock(&self.made).values().filter(|made| made.has_to_run).map(|made| made.name.clone()).collect()
     }
 
-    fn list(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.expected.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What was seen of commands until now.
+    #[must_use]
+    pub fn told(&self) -> Told {
+        let ended = lock(&self.made).values().filter(|made| made.may_be_ended).map(|made| made.name.clone()).collect();
+        Told::of(&self.follow.state(), self.expected()).of_which_ended(ended)
+    }
+
+    /// From here on these may be ended.
+    fn may_end(&self, which: impl Fn(&Made) -> bool) {
+        lock(&self.made).values_mut().filter(|made| which(made)).for_each(|made| made.may_be_ended = true);
     }
 
     fn client(&self) -> &Client {
@@ -68,7 +122,7 @@ impl<'a> Hands<'a> {
         if let Value::Object(fields) = fields {
             spec.extend(fields);
         }
-        self.create(Kind::Lease, name, &spec.into()).await
+        self.create(Kind::Lease, name, &spec.into()).await.map(drop)
     }
 
     /// Makes a command whose script writes down when it begins and when it exits, and runs `script` between. It has to
@@ -94,19 +148,23 @@ impl<'a> Hands<'a> {
         if let (Value::Object(fields), Some(spec)) = (fields, spec.as_object_mut()) {
             spec.extend(fields);
         }
-        self.list().insert(name.to_owned());
-        self.create(Kind::Command, name, &spec).await
+        let uid = self.create(Kind::Command, name, &spec).await?;
+        let (name, lease, may_be_ended) = (name.to_owned(), lease.to_owned(), ends == Ends::Never);
+        let made = Made { name, lease, has_to_run: true, may_be_ended };
+        lock(&self.made).insert(uid, made);
+        Ok(())
     }
 
-    async fn create(&self, kind: Kind, name: &str, spec: &Value) -> Result<(), Trouble> {
+    async fn create(&self, kind: Kind, name: &str, spec: &Value) -> Result<String, Trouble> {
         let object = json!({
             "apiVersion": Kind::api_version(), "kind": kind.name(), "metadata": { "name": name }, "spec": spec,
         });
         let object: DynamicObject = serde_json::from_value(object).map_err(trouble)?;
         let api = kind.api(self.client(), &self.world.namespace);
         let made = api.create(&PostParams::default(), &object).await.map_err(trouble)?;
-        self.names.created(&made.metadata.uid.unwrap_or_default(), name);
-        Ok(())
+        let uid = made.metadata.uid.unwrap_or_default();
+        self.names.created(&uid, name);
+        Ok(uid)
     }
 
     /// Changes an object's spec.
@@ -114,6 +172,12 @@ impl<'a> Hands<'a> {
     /// # Errors
     /// When the API server refuses it.
     pub async fn change(&self, kind: Kind, name: &str, spec: &Value) -> Result<(), Trouble> {
+        let is_set = |field: &str| spec.get(field).is_some_and(|value| *value == true);
+        match kind {
+            Kind::Command if is_set("cancel") => self.may_end(|made| made.name == name),
+            Kind::Lease if is_set("suspend") => self.may_end(|made| made.lease == name),
+            Kind::Command | Kind::Lease => {}
+        }
         let patch = Patch::Merge(json!({ "spec": spec }));
         let api = kind.api(self.client(), &self.world.namespace);
         api.patch(name, &PatchParams::default(), &patch).await.map(drop).map_err(trouble)
@@ -124,6 +188,7 @@ impl<'a> Hands<'a> {
     /// # Errors
     /// When the API server refuses it.
     pub async fn delete(&self, kind: Kind, name: &str) -> Result<(), Trouble> {
+        self.may_end(|made| if kind == Kind::Command { made.name == name } else { made.lease == name });
         let api = kind.api(self.client(), &self.world.namespace);
         api.delete(name, &DeleteParams::default()).await.map(drop).map_err(trouble)
     }
@@ -133,6 +198,7 @@ impl<'a> Hands<'a> {
     /// # Errors
     /// When they are not within the limit.
     pub async fn delete_all(&self) -> Result<(), Trouble> {
+        self.may_end(|_| true);
         for kind in [Kind::Lease, Kind::Command] {
             let api = kind.api(self.client(), &self.world.namespace);
             let _ = api.delete_collection(&DeleteParams::default(), &ListParams::default()).await.map_err(trouble)?;
@@ -180,7 +246,9 @@ impl<'a> Hands<'a> {
 
     /// A command need not run any more: it, or its lease, is about to be ended.
     pub fn need_not_run(&self, name: &str) {
-        self.list().remove(name);
+        for made in lock(&self.made).values_mut().filter(|made| made.name == name) {
+            (made.has_to_run, made.may_be_ended) = (false, true);
+        }
     }
 
     /// The commands that are there and have not ended.
@@ -201,6 +269,20 @@ impl<'a> Hands<'a> {
         self.until(&format!("{name} to begin"), async || self.written().lines().any(|other| other == line)).await
     }
 
+    /// Waits until the sandbox carries no lease's label any more, but that of the one which has left it behind.
+    ///
+    /// # Errors
+    /// When it does not within the limit.
+    pub async fn until_released_by(&self, lease: &str) -> Result<(), Trouble> {
+        let handed_over = |sandbox: &SandboxReport| {
+            let label =
+                |name: &str| sandbox.labels.get(&format!("daytona-controller.dev/{name}")).and_then(Value::as_str);
+            label("lease-uid").is_none() && label("released-by").is_some_and(|uid| self.names.told(uid) == lease)
+        };
+        let look = async || self.world.sandboxes().await.is_ok_and(|ours| ours.iter().all(handed_over));
+        self.until(&format!("the sandbox to be handed over by {lease}"), look).await
+    }
+
     /// Waits until something else is as it should be.
     ///
     /// # Errors
@@ -215,10 +297,52 @@ impl<'a> Hands<'a> {
         std::fs::read_to_string(&self.between.scripts).unwrap_or_default()
     }
 
+    /// Looks at everything at a moment of the scenario, from outside and in statuses, and notes it: what is not as it has
+    /// to be, or not as in the undisturbed run, is a finding. Everybody has the time to come to it.
+    ///
+    /// # Errors
+    /// When it cannot be seen.
+    pub async fn look(&self, moment: &str, expected: &Expected) -> Result<(), Trouble> {
+        let Some((before, undisturbed)) = &self.compared else { return Ok(()) };
+        let undisturbed = undisturbed.as_ref().map(|all| all.get(moment).unwrap_or(&Value::Null));
+        let start = Instant::now();
+        let mut last = Value::Null;
+        let wrong = loop {
+            let commands = lock(&self.made).iter().map(|(uid, made)| (uid.clone(), made.name.clone())).collect();
+            let outside = Outside::look(self.world, before, &commands).await?;
+            let mut wrong = outside.wrong(expected);
+            let mut now = self.standing();
+            if let (Value::Object(now), Value::Object(facts)) = (&mut now, outside.facts(&self.names, expected)) {
+                now.extend(facts);
+            }
+            let settled = wrong.is_empty() && now == *undisturbed.unwrap_or(&last);
+            last = now;
+            if settled {
+                break wrong;
+            }
+            if start.elapsed() > SETTLING {
+                wrong.extend(undisturbed.map(|was| differences(was, &last)).unwrap_or_default());
+                break wrong;
+            }
+            tokio::time::sleep(CALM).await;
+        };
+        let mut seen = lock(&self.seen);
+        seen.findings
+            .extend(wrong.into_iter().map(|Finding { wrong, text }| Finding::new(wrong, format!("{moment}: {text}"))));
+        seen.moments.insert(moment.to_owned(), last);
+        Ok(())
+    }
+
+    /// What was seen at moments, and what was wrong at them.
+    #[must_use]
+    pub fn looked(&self) -> (Map<String, Value>, Vec<Finding>) {
+        let seen = std::mem::take(&mut *lock(&self.seen));
+        (seen.moments, seen.findings)
+    }
+
     /// How leases stand and commands have ended: what must be the same in every run. Of a command that has not ended,
     /// nothing. (The number of attempts is no part of it: one that was fenced off before it began leads to another.)
-    #[must_use]
-    pub fn standing(&self) -> Value {
+    fn standing(&self) -> Value {
         let state = self.follow.state();
         let leases = state.objects.iter().filter(|((kind, _), _)| *kind == Kind::Lease);
         let leases: Map<String, Value> = leases

@@ -3,22 +3,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::Path;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::api::{Api, ListParams};
-use kube::{Resource, ResourceExt};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::follow::State;
-use super::world::{FOREIGN, Trouble, World, trouble};
+use super::others::{self, Before};
+use super::outside::processes;
+use super::world::{Trouble, World, trouble};
 use crate::local_daytona::SandboxReport;
 use crate::wait;
 
-/// What the cluster and the machine may take to clear away what has lost its owner. A new cluster learns within half a
-/// minute that there is a kind which can own something.
+/// What the cluster may take to clear away what has lost its owner. A new cluster learns within half a minute that there
+/// is a kind which can own something.
 const CLEARING: Duration = Duration::from_mins(1);
+/// What the controller may take for what nobody waits for: the copy of a key goes some seconds after the last lease,
+/// later where the controller is killed at it. Of sandboxes and their processes nothing is left when a lease is gone.
+const TIDYING: Duration = Duration::from_secs(20);
 
 /// What was found wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,9 +80,10 @@ pub fn scripts(written: &str, commands: &BTreeSet<String>) -> Vec<Finding> {
     found
 }
 
-/// What the statuses tell is what the shells saw.
+/// What the statuses tell is what the shells saw. `ended`: the commands that may have been ended by somebody else than
+/// themselves.
 #[must_use]
-pub fn outcomes(written: &str, statuses: &BTreeMap<String, Value>) -> Vec<Finding> {
+pub fn outcomes(written: &str, statuses: &BTreeMap<String, Value>, ended: &BTreeSet<String>) -> Vec<Finding> {
     let mut found = Vec::new();
     let ends: BTreeMap<&str, &str> =
         written.lines().filter_map(|line| line.strip_prefix("end ")?.split_once(' ')).collect();
@@ -90,18 +92,20 @@ pub fn outcomes(written: &str, statuses: &BTreeMap<String, Value>) -> Vec<Findin
         let object = json!({ "status": status });
         let reason = super::follow::condition(&object, "Succeeded").get("reason").cloned().unwrap_or_default();
         let code = status.get("exitCode").and_then(Value::as_i64);
-        if ["OutcomeUnknown", "AlreadyExecuted"].iter().any(|unknown| reason == *unknown) {
+        if UNKNOWN.iter().any(|unknown| reason == *unknown) {
             found.push(Finding::new(Wrong::Unknown, format!("{name}: {reason}")));
             continue;
         }
         let seen = ends.get(name.as_str()).and_then(|code| code.parse::<i64>().ok());
+        let may_be_ended = ended.contains(name);
+        // Nobody exits with such a code unless a signal ends it.
+        let by_signal = |code: i64| may_be_ended && code >= 128;
         let wrong = match (seen, code) {
-            // A script that was ended may have been about to exit by itself.
-            (Some(seen), Some(code)) => seen != code && code < 128,
+            // It may have been about to exit by itself.
+            (Some(seen), Some(code)) => seen != code && !by_signal(code),
+            (None, Some(code)) => !by_signal(code),
             (Some(_), None) => finished,
-            // Nobody exits with these unless a signal ends it.
-            (None, Some(code)) => code < 128,
-            (None, None) => false,
+            (None, None) => finished && !may_be_ended,
         };
         if wrong {
             let text = format!("{name}: its shell saw {seen:?}, its status tells {code:?} ({reason})");
@@ -111,41 +115,42 @@ pub fn outcomes(written: &str, statuses: &BTreeMap<String, Value>) -> Vec<Findin
     found
 }
 
-/// The sandboxes that are left, save for the one of somebody else.
+/// Reasons by which the outcome is unknown. No sandbox and no session is lost here but by the controller.
+const UNKNOWN: [&str; 4] = ["OutcomeUnknown", "AlreadyExecuted", "SessionLost", "SandboxLost"];
+
+/// How each command ended: the last that was seen of it, its own deletion included. `at_once`: those that ran when they
+/// and their lease were deleted together; which of the two deletions the controller hears of first is a matter of time
+/// alone, so either's reason is right.
 #[must_use]
-pub fn sandboxes(left: &[SandboxReport], foreign: &str) -> Vec<Finding> {
-    let ours = left.iter().filter(|sandbox| sandbox.id != foreign);
-    ours.map(|sandbox| Finding::new(Wrong::Leak, format!("sandbox {} is left, {}", sandbox.name, sandbox.state)))
-        .collect()
+pub fn ends(statuses: &BTreeMap<String, Value>, at_once: &[&str]) -> Value {
+    let end = |name: &str, status: &Value| {
+        let object = json!({ "status": status });
+        let reason = super::follow::condition(&object, "Succeeded").get("reason").cloned().unwrap_or_default();
+        let either = at_once.contains(&name) && EITHER.iter().any(|one| reason == *one);
+        let reason = if either { EITHER.join(" or ").into() } else { reason };
+        json!([status.get("state"), reason, status.get("exitCode")])
+    };
+    statuses.iter().map(|(name, status)| (name.clone(), end(name, status))).collect::<Map<_, _>>().into()
 }
 
-/// What was there before a run and has to be there after it, unchanged.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Before {
-    sandbox: Value,
-    /// Kind, name and resourceVersion of everything in the namespace that could be ours.
-    objects: BTreeSet<(String, String, String)>,
-    /// Names of the Secrets where the controller would live.
-    home: BTreeSet<String>,
-    /// Number of the last call that Daytona has seen.
-    calls: u64,
-}
+/// Why a command was ended whose lease was deleted with it.
+const EITHER: [&str; 2] = ["Cancelled", "LeaseEnded"];
 
-impl Before {
-    /// As it is now.
-    ///
-    /// # Errors
-    /// When it cannot be read.
-    pub async fn see(world: &World) -> Result<Self, Trouble> {
-        let calls = world.daytona.calls().await.map_err(trouble)?.last().map_or(0, |call| call.seq);
-        let home = Api::<Secret>::namespaced(world.client.clone(), &world.home);
-        Ok(Self {
-            sandbox: foreign_sandbox(world).await?,
-            objects: objects(world).await?,
-            home: names(&home).await?,
-            calls,
-        })
-    }
+/// In what it differs from the undisturbed run, part by part.
+#[must_use]
+pub fn differences(undisturbed: &Value, now: &Value) -> Vec<Finding> {
+    let (Value::Object(was), Value::Object(is)) = (undisturbed, now) else {
+        let text = format!("there is {now}, and undisturbed {undisturbed}");
+        return if undisturbed == now { Vec::new() } else { vec![Finding::new(Wrong::Failure, text)] };
+    };
+    let parts: BTreeSet<&String> = was.keys().chain(is.keys()).collect();
+    let pairs = parts.into_iter().map(|part| {
+        let of = |all: &Map<String, Value>| all.get(part).cloned().unwrap_or_default();
+        (part, of(was), of(is))
+    });
+    let other = pairs.filter(|(_, was, is)| was != is);
+    let told = |(part, was, is)| format!("{part}: there is {is}, and undisturbed {was}");
+    other.map(|other| Finding::new(Wrong::Failure, told(other))).collect()
 }
 
 /// Everything at the end of a run after which nothing is to be left. `gone`: the namespace itself is.
@@ -160,21 +165,10 @@ pub async fn all(
     seen: &Told,
 ) -> Result<Vec<Finding>, Trouble> {
     let mut found = scripts(written, &seen.commands);
-    found.extend(outcomes(written, &seen.statuses));
+    found.extend(outcomes(written, &seen.statuses, &seen.ended));
     found.extend(seen.changed.iter().map(|text| Finding::new(Wrong::Failure, text)));
     found.extend(left(world, before, gone).await?);
-    let foreign = foreign_sandbox(world).await?;
-    if foreign != before.sandbox {
-        let text = format!("somebody else's sandbox was {} and is {foreign}", before.sandbox);
-        found.push(Finding::new(Wrong::Failure, text));
-    }
-    for call in world.daytona.calls_since(before.calls).await.map_err(trouble)? {
-        let about = |name: &str| call.sandbox.as_deref() == Some(name);
-        let reads = call.method == "GET" && call.route.starts_with("GET /api/");
-        if (about(&world.foreign) || about(FOREIGN)) && !reads {
-            found.push(Finding::new(Wrong::Failure, format!("somebody else's sandbox was called: {}", call.route)));
-        }
-    }
+    found.extend(before.touched(world).await?);
     Ok(found)
 }
 
@@ -183,6 +177,8 @@ pub async fn all(
 pub struct Told {
     /// The commands that should have run.
     pub commands: BTreeSet<String>,
+    /// Those that may have been ended by somebody else than themselves.
+    pub ended: BTreeSet<String>,
     /// The last status of each.
     pub statuses: BTreeMap<String, Value>,
     /// Finished results that changed.
@@ -193,92 +189,49 @@ impl Told {
     /// What was seen, of commands that should have run.
     #[must_use]
     pub fn of(state: &State, commands: BTreeSet<String>) -> Self {
-        Self { commands, statuses: state.statuses.clone(), changed: state.changed.clone() }
+        let (statuses, changed) = (state.statuses.clone(), state.changed.clone());
+        Self { commands, ended: BTreeSet::new(), statuses, changed }
+    }
+
+    /// The same, where these may have been ended.
+    #[must_use]
+    pub fn of_which_ended(self, ended: BTreeSet<String>) -> Self {
+        Self { ended, ..self }
     }
 }
 
 /// What is left once everybody had the time to clear away.
 async fn left(world: &World, before: &Before, gone: bool) -> Result<Vec<Finding>, Trouble> {
+    let mut found = until_nothing(TIDYING, async || ours(world, before).await).await?;
+    if !gone {
+        let beside = async || Ok(before.compared(&others::objects(world).await?, &world.namespace));
+        found.extend(until_nothing(CLEARING, beside).await?);
+    }
+    Ok(found)
+}
+
+async fn until_nothing(
+    limit: Duration,
+    mut look: impl AsyncFnMut() -> Result<Vec<Finding>, Trouble>,
+) -> Result<Vec<Finding>, Trouble> {
     let mut last = Ok(Vec::new());
-    let _ = wait::until("everything to be cleared away", CLEARING, async || {
-        last = left_now(world, before, gone).await;
+    let _ = wait::until("everything to be cleared away", limit, async || {
+        last = look().await;
         matches!(&last, Ok(left) if left.is_empty()).then_some(())
     })
     .await;
     last
 }
 
-async fn left_now(world: &World, before: &Before, gone: bool) -> Result<Vec<Finding>, Trouble> {
-    let state = world.daytona.state().await.map_err(trouble)?;
-    let mut found = sandboxes(&state.sandboxes, &world.foreign);
-    let processes = processes(world.directory.path());
-    found.extend(processes.into_iter().map(|text| Finding::new(Wrong::Leak, format!("a process is left: {text}"))));
-    let home = Api::<Secret>::namespaced(world.client.clone(), &world.home);
-    let secrets = names(&home).await?;
-    found.extend(
-        secrets.difference(&before.home).map(|name| Finding::new(Wrong::Leak, format!("Secret {name} is left"))),
-    );
-    if gone {
-        return Ok(found);
-    }
-    let objects = objects(world).await?;
-    let left = objects.difference(&before.objects);
-    found.extend(left.map(|(kind, name, _)| Finding::new(Wrong::Leak, format!("{kind} {name} is left, or changed"))));
-    let lost = before.objects.difference(&objects);
-    found
-        .extend(lost.map(|(kind, name, _)| Finding::new(Wrong::Failure, format!("{kind} {name} is gone, or changed"))));
+/// What the controller has to clear away itself.
+async fn ours(world: &World, before: &Before) -> Result<Vec<Finding>, Trouble> {
+    let sandboxes = world.sandboxes().await?;
+    let told = |sandbox: &SandboxReport| format!("sandbox {} is left, {}", sandbox.name, sandbox.state);
+    let mut found: Vec<_> = sandboxes.iter().map(|sandbox| Finding::new(Wrong::Leak, told(sandbox))).collect();
+    let processes = processes(world.directory.path()).map_err(trouble)?;
+    found.extend(processes.iter().map(|left| Finding::new(Wrong::Leak, format!("a process is left: {}", left.told))));
+    found.extend(before.compared(&others::objects(world).await?, &world.home));
     Ok(found)
-}
-
-async fn objects(world: &World) -> Result<BTreeSet<(String, String, String)>, Trouble> {
-    let mut all = BTreeSet::new();
-    versions::<ConfigMap>(world, &mut all).await?;
-    versions::<Secret>(world, &mut all).await?;
-    Ok(all)
-}
-
-async fn versions<K>(world: &World, all: &mut BTreeSet<(String, String, String)>) -> Result<(), Trouble>
-where
-    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope> + Clone + std::fmt::Debug,
-    K: serde::de::DeserializeOwned,
-{
-    let api = Api::<K>::namespaced(world.client.clone(), &world.namespace);
-    for object in api.list_metadata(&ListParams::default()).await.map_err(trouble)? {
-        all.insert((K::kind(&()).into_owned(), object.name_any(), object.resource_version().unwrap_or_default()));
-    }
-    Ok(())
-}
-
-async fn names(api: &Api<Secret>) -> Result<BTreeSet<String>, Trouble> {
-    let all = api.list_metadata(&ListParams::default()).await.map_err(trouble)?;
-    Ok(all.iter().map(ResourceExt::name_any).collect())
-}
-
-/// Somebody else's sandbox; when it was last used is no matter of ours.
-async fn foreign_sandbox(world: &World) -> Result<Value, Trouble> {
-    let sandbox = world.daytona.sandbox(&world.foreign).await.map_err(trouble)?;
-    let mut sandbox = serde_json::to_value(sandbox).map_err(trouble)?;
-    if let Some(sandbox) = sandbox.as_object_mut() {
-        sandbox.remove("lastActivityAt");
-    }
-    Ok(sandbox)
-}
-
-/// Processes of this machine that live in a sandbox below `directory`: its paths stand in their environment.
-#[must_use]
-pub fn processes(directory: &Path) -> Vec<String> {
-    let wanted = directory.join("daytona").display().to_string();
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let live = entries.filter_map(|entry| {
-        let environment = std::fs::read(entry.path().join("environ")).ok()?;
-        if !String::from_utf8_lossy(&environment).contains(&wanted) {
-            return None;
-        }
-        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        Some(format!("{} {}", entry.file_name().display(), line.chars().take(120).collect::<String>()))
-    });
-    live.collect()
 }
 
 #[cfg(test)]
@@ -307,55 +260,58 @@ mod tests {
     #[test]
     fn an_outcome_that_its_shell_did_not_see_is_found() {
         let (ended, cut_short) = ("begin a\nend a 3\n", "begin a\n");
-        for (written, status) in [
-            (ended, told("Finished", Some(3), "NonZeroExit")),
-            (ended, told("Running", None, "Running")),
-            (cut_short, told("Finished", Some(143), "Cancelled")),
-            (cut_short, told("Finished", None, "LeaseEnded")),
+        let (nobody, it) = (BTreeSet::new(), BTreeSet::from(["a".to_owned()]));
+        for (written, status, by) in [
+            (ended, told("Finished", Some(3), "NonZeroExit"), &nobody),
+            (ended, told("Running", None, "Running"), &nobody),
+            (cut_short, told("Finished", Some(143), "Cancelled"), &it),
+            (cut_short, told("Finished", None, "LeaseEnded"), &it),
+            (cut_short, told("Running", None, "Running"), &nobody),
             // It was ended after its last word.
-            (ended, told("Finished", Some(143), "Cancelled")),
+            (ended, told("Finished", Some(143), "Cancelled"), &it),
         ] {
-            assert_eq!(outcomes(written, &status), [], "{written} {status:?}");
+            assert_eq!(outcomes(written, &status, by), [], "{written} {status:?}");
         }
-        for (written, status) in [
-            (ended, told("Finished", Some(0), "Succeeded")),
-            (ended, told("Finished", None, "SessionLost")),
-            (cut_short, told("Finished", Some(0), "Succeeded")),
+        for (written, status, by) in [
+            (ended, told("Finished", Some(0), "Succeeded"), &it),
+            (ended, told("Finished", Some(143), "NonZeroExit"), &nobody),
+            (ended, told("Finished", None, "LeaseEnded"), &it),
+            (cut_short, told("Finished", Some(0), "Succeeded"), &it),
+            (cut_short, told("Finished", Some(137), "NonZeroExit"), &nobody),
+            (cut_short, told("Finished", None, "LeaseEnded"), &nobody),
         ] {
-            assert_eq!(wrongs(&outcomes(written, &status)), [Wrong::Failure], "{written} {status:?}");
+            assert_eq!(wrongs(&outcomes(written, &status, by)), [Wrong::Failure], "{written} {status:?}");
         }
-        let unknown = told("Finished", None, "OutcomeUnknown");
-        assert_eq!(wrongs(&outcomes(ended, &unknown)), [Wrong::Unknown]);
+        for unknown in UNKNOWN {
+            let found = outcomes(cut_short, &told("Finished", None, unknown), &it);
+            assert_eq!(wrongs(&found), [Wrong::Unknown], "{unknown}");
+        }
     }
 
     #[test]
-    fn a_sandbox_that_is_left_is_found_unless_it_is_somebody_elses() {
-        let sandbox = |id: &str| SandboxReport {
-            id: id.to_owned(),
-            name: id.to_owned(),
-            state: "stopped".to_owned(),
-            desired_state: "stopped".to_owned(),
-            labels: BTreeMap::new(),
-            sessions: Vec::new(),
-            processes: 0,
-            dir: "/nowhere".into(),
-            auto_stop_interval: 0,
-            last_activity_at: String::new(),
-        };
-        assert_eq!(sandboxes(&[sandbox("theirs")], "theirs"), []);
-        assert_eq!(wrongs(&sandboxes(&[sandbox("theirs"), sandbox("ours")], "theirs")), [Wrong::Leak]);
+    fn what_differs_is_told_part_by_part() {
+        let was = json!({ "a": [1], "b": 2, "c": null });
+        assert_eq!(differences(&was, &was), []);
+        let found = differences(&was, &json!({ "a": [1, 1], "c": null, "d": 4 }));
+        let found: Vec<&str> = found.iter().map(|finding| finding.text.as_str()).collect();
+        assert_eq!(
+            found,
+            [
+                "a: there is [1,1], and undisturbed [1]",
+                "b: there is null, and undisturbed 2",
+                "d: there is 4, and undisturbed null",
+            ]
+        );
+        assert_eq!(differences(&Value::Null, &was).len(), 1);
     }
 
     #[test]
-    fn a_process_that_is_left_is_found_by_its_environment() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut command = std::process::Command::new("sleep");
-        command.arg("60").env("HOME", directory.path().join("daytona/x"));
-        let mut child = command.spawn().unwrap();
-        let found = processes(directory.path());
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!(processes(directory.path()), Vec::<String>::new());
+    fn a_command_that_is_deleted_with_its_lease_ends_by_either_but_by_nothing_else() {
+        let end = |reason: &str, at_once: &[&str]| ends(&told("Finished", Some(143), reason), at_once);
+        assert_eq!(end("Cancelled", &[]), json!({ "a": ["Finished", "Cancelled", 143] }));
+        assert_eq!(end("Cancelled", &["a"]), end("LeaseEnded", &["a"]));
+        assert_ne!(end("Cancelled", &["b"]), end("LeaseEnded", &["b"]));
+        assert_ne!(end("Cancelled", &["a"]), end("TimedOut", &["a"]));
+        assert_ne!(end("Cancelled", &["a"]), ends(&told("Finished", Some(0), "Cancelled"), &["a"]));
     }
 }

@@ -8,7 +8,8 @@ use tokio::sync::mpsc;
 use super::fault::{Fault, Side, Spot, watched};
 use super::hands::{Hands, LIMIT};
 use super::names::Names;
-use super::oracle::{self, Before, Finding, Told, Wrong};
+use super::oracle::{self, Finding, Wrong};
+use super::others::Before;
 use super::replicas::{Order, Replicas, killer};
 use super::scenario::Scenario;
 use super::world::{Between, Trouble, World, trouble};
@@ -18,6 +19,9 @@ use crate::wait;
 /// Of the controllers' log so many lines are kept of a run that went wrong, each no longer than this.
 const LINES: usize = 200;
 const WIDTH: usize = 400;
+
+/// Beside the moments of a run: how its commands ended.
+const ENDS: &str = "ends";
 
 /// Where a fault is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -61,7 +65,7 @@ impl fmt::Display for Pair {
 /// What came of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// How things stood before all was deleted; null when the run did not get there.
+    /// What was seen at moments of the run, and how its commands ended.
     pub standing: Value,
     /// What was wrong.
     pub findings: Vec<Finding>,
@@ -88,45 +92,52 @@ pub async fn run(
     if let Some((target, fault)) = fault {
         aim(&between, target, fault, &reach);
     }
-    let hands = Hands::new(world, &between, names);
+    let hands = Hands::new(world, &between, names).comparing(before.clone(), expected.cloned());
     let mut replicas = Replicas::start(&between, scenario.has_replicas())?;
+    // The controller is there, and another after it, until all is cleared away: what it still does is part of the run.
     let go = async {
-        let standing = scenario.go(&hands).await?;
-        // The very last call: its caller may be about to be killed.
-        let settled = async || {
-            let proxies = [&between.daytona, &between.kubernetes];
-            let settled = |proxy: &Proxy| !proxy.reached() || proxy.killed().is_some();
+        scenario.go(&hands).await?;
+        let proxies = [&between.daytona, &between.kubernetes];
+        let settled = || {
+            // The caller of the very last call may be about to be killed.
+            let killed = |proxy: &Proxy| !proxy.reached() || proxy.killed().is_some();
             // What comes late has to come in this run, and not in the next.
-            proxies.iter().all(|proxy| settled(proxy) && proxy.carried_on() == 0).then_some(())
+            proxies.iter().all(|proxy| killed(proxy) && proxy.carried_on() == 0)
         };
-        wait::until("the controller's end, and that of late calls", LIMIT, settled).await.map_err(trouble)?;
-        Ok(standing)
+        loop {
+            let what = "the controller's end, and that of late calls";
+            wait::until(what, LIMIT, async || settled().then_some(())).await.map_err(trouble)?;
+            let told = hands.told();
+            let found = oracle::all(world, &before, scenario.ends_namespace(), &hands.written(), &told).await?;
+            // It may also have come while the controller cleared away.
+            if settled() {
+                return Ok(found);
+            }
+        }
     };
     let ended = tokio::select! { trouble = replicas.keep(&mut reached) => Err(trouble), ended = go => ended };
-    // Whatever is done now is part of the run: the controller is there until all is cleared away.
-    let told = Told::of(&hands.follow.state(), hands.expected());
-    let mut findings = Vec::new();
-    match &ended {
-        Ok(standing) => {
-            findings.extend(oracle::all(world, &before, scenario.ends_namespace(), &hands.written(), &told).await?);
-            if let Some(expected) = expected
-                && standing != expected
-            {
-                let text = format!("before the deletion there was {standing}, and undisturbed {expected}");
-                findings.push(Finding::new(Wrong::Failure, text));
+    let (mut standing, mut findings) = hands.looked();
+    let told = hands.told();
+    match ended {
+        Ok(found) => {
+            let ends = oracle::ends(&told.statuses, scenario.deleted_at_once());
+            if let Some(undisturbed) = expected {
+                findings.extend(oracle::differences(undisturbed.get(ENDS).unwrap_or(&Value::Null), &ends));
             }
+            standing.insert(ENDS.to_owned(), ends);
+            findings.extend(found);
         }
         Err(text) => {
             findings.push(Finding::new(Wrong::Failure, text));
             let twice = oracle::scripts(&hands.written(), &told.commands);
             findings.extend(twice.into_iter().filter(|finding| finding.wrong == Wrong::DoubleRun));
-            findings.extend(oracle::outcomes(&hands.written(), &told.statuses));
+            findings.extend(oracle::outcomes(&hands.written(), &told.statuses, &told.ended));
         }
     }
     replicas.end().await?;
     let calls = calls(&between);
     let account = account(&calls, &replicas, &hands.written());
-    Ok(Outcome { standing: ended.unwrap_or_default(), findings, calls, account })
+    Ok(Outcome { standing: standing.into(), findings, calls, account })
 }
 
 fn aim(between: &Between, target: &Target, fault: Fault, reach: &Order) {

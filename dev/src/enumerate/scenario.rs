@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::follow::Kind;
 use super::hands::{Ends, Hands};
-use super::world::{Trouble, trouble};
+use super::outside::{Expected, IDLE};
+use super::world::{Trouble, ask, trouble};
 
 /// What is gone through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,12 +22,14 @@ pub enum Scenario {
     Sessions,
     /// The same, each command as a process of its own.
     OneShot,
-    /// A lease is suspended and resumed.
+    /// A lease is suspended while a command runs, and resumed.
     Suspend,
     /// A sandbox falls asleep and is woken by a command.
     Sleep,
     /// A lease leaves its sandbox stopped, and another takes it over.
     Reuse,
+    /// A lease leaves its sandbox as it is.
+    Retain,
     /// A file's source changes.
     Files,
     /// The namespace is deleted with all that is in it while a command runs.
@@ -36,12 +40,13 @@ pub enum Scenario {
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Sessions,
         Self::OneShot,
         Self::Suspend,
         Self::Sleep,
         Self::Reuse,
+        Self::Retain,
         Self::Files,
         Self::Namespace,
         Self::Replicas,
@@ -56,6 +61,7 @@ impl Scenario {
             Self::Suspend => "suspend",
             Self::Sleep => "sleep",
             Self::Reuse => "reuse",
+            Self::Retain => "retain",
             Self::Files => "files",
             Self::Namespace => "namespace",
             Self::Replicas => "replicas",
@@ -74,23 +80,33 @@ impl Scenario {
         self == Self::Namespace
     }
 
+    /// The commands that run when they and their lease are deleted together.
+    #[must_use]
+    pub fn deleted_at_once(self) -> &'static [&'static str] {
+        match self {
+            Self::Sessions | Self::OneShot | Self::Namespace | Self::Replicas => &["runs"],
+            Self::Suspend | Self::Sleep | Self::Reuse | Self::Retain | Self::Files => &[],
+        }
+    }
+
     /// Whether there are two controllers.
     #[must_use]
     pub fn has_replicas(self) -> bool {
         self == Self::Replicas
     }
 
-    /// Goes through it. Gives how things stood before all was deleted.
+    /// Goes through it, and has looked at how things stand in between, and before all is deleted.
     ///
     /// # Errors
     /// When a step does not come to its end.
-    pub async fn go(self, hands: &Hands<'_>) -> Result<Value, Trouble> {
+    pub async fn go(self, hands: &Hands<'_>) -> Result<(), Trouble> {
         match self {
             Self::Sessions | Self::Replicas => base(hands, true).await,
             Self::OneShot => base(hands, false).await,
             Self::Suspend => suspend(hands).await,
             Self::Sleep => sleep(hands).await,
             Self::Reuse => reuse(hands).await,
+            Self::Retain => retain(hands).await,
             Self::Files => files(hands).await,
             Self::Namespace => namespace(hands).await,
         }
@@ -114,6 +130,10 @@ impl FromStr for Scenario {
 }
 
 const LEASE: &str = "l";
+/// The moment before all is deleted.
+const END: &str = "end";
+/// A sandbox that was stopped: nothing lives in it.
+const STOPPED: Expected = Expected { sandbox: Some("stopped"), sessions: 0, ..IDLE };
 
 /// Makes a lease and waits until it is ready: commands that come with their lease are the base scenario's.
 async fn ready(hands: &Hands<'_>, name: &str, fields: Value) -> Result<(), Trouble> {
@@ -125,7 +145,7 @@ async fn short(hands: &Hands<'_>, name: &str, lease: &str) -> Result<(), Trouble
     hands.command(name, lease, &format!("echo out {name}"), Ends::With(0), json!({})).await
 }
 
-async fn base(hands: &Hands<'_>, sessions: bool) -> Result<Value, Trouble> {
+async fn base(hands: &Hands<'_>, sessions: bool) -> Result<(), Trouble> {
     let parallel = if sessions { 1 } else { 2 };
     hands.lease(LEASE, json!({ "useSessions": sessions, "maxParallelCommands": parallel })).await?;
     // Its input travels as a file, and its output is longer than its tail.
@@ -139,24 +159,27 @@ async fn base(hands: &Hands<'_>, sessions: bool) -> Result<Value, Trouble> {
     hands.until_finished("cancelled").await?;
     hands.until_begun("runs").await?;
     hands.until_reason(Kind::Lease, LEASE, "Ready", "Ready").await?;
-    let standing = hands.standing();
-    hands.delete_all().await?;
-    Ok(standing)
+    hands.look(END, &Expected { sessions: usize::from(sessions), running: &["runs"], ..IDLE }).await?;
+    hands.delete_all().await
 }
 
-async fn suspend(hands: &Hands<'_>) -> Result<Value, Trouble> {
-    ready(hands, LEASE, json!({ "useSessions": true })).await?;
+async fn suspend(hands: &Hands<'_>) -> Result<(), Trouble> {
+    ready(hands, LEASE, json!({ "useSessions": true, "suspendPolicy": "Cancel" })).await?;
     short(hands, "before", LEASE).await?;
+    hands.command("runs", LEASE, "echo out", Ends::Never, json!({})).await?;
     hands.until_finished("before").await?;
+    hands.until_begun("runs").await?;
     hands.change(Kind::Lease, LEASE, &json!({ "suspend": true })).await?;
+    hands.until_finished("runs").await?;
     hands.until_reason(Kind::Lease, LEASE, "Ready", "Suspended").await?;
+    hands.look("suspended", &STOPPED).await?;
     short(hands, "behind", LEASE).await?;
     hands.change(Kind::Lease, LEASE, &json!({ "suspend": false })).await?;
     hands.until_finished("behind").await?;
     end(hands).await
 }
 
-async fn sleep(hands: &Hands<'_>) -> Result<Value, Trouble> {
+async fn sleep(hands: &Hands<'_>) -> Result<(), Trouble> {
     ready(hands, LEASE, json!({ "useSessions": true, "sandbox": { "autoStopMinutes": 1 } })).await?;
     short(hands, "before", LEASE).await?;
     hands.until_finished("before").await?;
@@ -170,40 +193,55 @@ async fn sleep(hands: &Hands<'_>) -> Result<Value, Trouble> {
                 return false;
             }
             looks += 1;
-            let state = world.daytona.state().await;
-            state.is_ok_and(|state| state.sandboxes.iter().any(|s| s.id != world.foreign && s.state == "stopped"))
+            world.sandboxes().await.is_ok_and(|ours| ours.iter().any(|sandbox| sandbox.state == "stopped"))
         })
         .await?;
     hands.until_reason(Kind::Lease, LEASE, "Ready", "Asleep").await?;
+    hands.look("asleep", &STOPPED).await?;
     short(hands, "wakes", LEASE).await?;
     hands.until_finished("wakes").await?;
     end(hands).await
 }
 
-async fn reuse(hands: &Hands<'_>) -> Result<Value, Trouble> {
+async fn reuse(hands: &Hands<'_>) -> Result<(), Trouble> {
     let fields = |policy| json!({ "useSessions": true, "reclaimPolicy": policy, "sandbox": { "reuseKey": "cache" } });
     ready(hands, "first", fields("Stop")).await?;
     hands.command("writes", "first", "echo kept >state", Ends::With(0), json!({})).await?;
     hands.until_finished("writes").await?;
     hands.delete(Kind::Lease, "first").await?;
     hands.until_gone(Kind::Lease, "first").await?;
-    let world = hands.world;
-    let state = world.daytona.state().await.map_err(trouble)?;
-    let left: Vec<_> = state.sandboxes.iter().filter(|sandbox| sandbox.id != world.foreign).collect();
-    match left.as_slice() {
-        [left] if left.state == "stopped" && left.sessions.is_empty() => {}
-        left => return Err(format!("one sandbox should be left, stopped and without sessions: {left:#?}")),
-    }
+    hands.look("left", &Expected { copies: None, ..STOPPED }).await?;
+    hands.until_released_by("first").await?;
     ready(hands, "second", fields("Delete")).await?;
     hands.command("reads", "second", "cat state", Ends::With(0), json!({})).await?;
     hands.until_finished("reads").await?;
     hands.until_reason(Kind::Lease, "second", "Ready", "Ready").await?;
-    let standing = hands.standing();
-    hands.delete_all().await?;
-    Ok(standing)
+    hands.look(END, &IDLE).await?;
+    hands.delete_all().await
 }
 
-async fn files(hands: &Hands<'_>) -> Result<Value, Trouble> {
+async fn retain(hands: &Hands<'_>) -> Result<(), Trouble> {
+    ready(hands, LEASE, json!({ "useSessions": true, "reclaimPolicy": "Retain" })).await?;
+    short(hands, "before", LEASE).await?;
+    hands.command("cancelled", LEASE, "echo out", Ends::Never, json!({})).await?;
+    hands.until_finished("before").await?;
+    hands.until_begun("cancelled").await?;
+    hands.change(Kind::Command, "cancelled", &json!({ "cancel": true })).await?;
+    hands.until_finished("cancelled").await?;
+    hands.until_reason(Kind::Lease, LEASE, "Ready", "Ready").await?;
+    hands.look(END, &IDLE).await?;
+    hands.delete(Kind::Lease, LEASE).await?;
+    hands.until_gone(Kind::Lease, LEASE).await?;
+    hands.look("kept", &Expected { sessions: 0, copies: Some(0), ..IDLE }).await?;
+    hands.until_released_by(LEASE).await?;
+    let world = hands.world;
+    for sandbox in world.sandboxes().await? {
+        ask(&world.daytona, Method::DELETE, &format!("/sandbox/{}", sandbox.id), &Value::Null).await?;
+    }
+    hands.delete_all().await
+}
+
+async fn files(hands: &Hands<'_>) -> Result<(), Trouble> {
     let maps = hands.world.config_maps();
     let mut map = ConfigMap::default();
     map.metadata.name = Some("source".to_owned());
@@ -219,25 +257,24 @@ async fn files(hands: &Hands<'_>) -> Result<Value, Trouble> {
     let world = hands.world;
     hands
         .until("the file to follow", async || {
-            let Ok(state) = world.daytona.state().await else { return false };
-            let mut ours = state.sandboxes.iter().filter(|sandbox| sandbox.id != world.foreign);
-            ours.any(|s| std::fs::read_to_string(s.dir.join("home/daytona/file")).is_ok_and(|text| text == "new\n"))
+            let Ok(ours) = world.sandboxes().await else { return false };
+            ours.iter()
+                .any(|s| std::fs::read_to_string(s.dir.join("home/daytona/file")).is_ok_and(|text| text == "new\n"))
         })
         .await?;
     hands.command("after", LEASE, "cat file", Ends::With(0), json!({})).await?;
     hands.until_finished("after").await?;
-    let standing = end(hands).await?;
-    maps.delete("source", &DeleteParams::default()).await.map_err(trouble)?;
-    Ok(standing)
+    end(hands).await?;
+    maps.delete("source", &DeleteParams::default()).await.map(drop).map_err(trouble)
 }
 
-async fn namespace(hands: &Hands<'_>) -> Result<Value, Trouble> {
+async fn namespace(hands: &Hands<'_>) -> Result<(), Trouble> {
     ready(hands, LEASE, json!({ "useSessions": true })).await?;
     short(hands, "before", LEASE).await?;
     hands.command("runs", LEASE, "echo out", Ends::Never, json!({})).await?;
     hands.until_finished("before").await?;
     hands.until_begun("runs").await?;
-    let standing = hands.standing();
+    hands.look(END, &Expected { running: &["runs"], ..IDLE }).await?;
     let namespaces = Api::<Namespace>::all(hands.world.client.clone());
     let name = &hands.world.namespace;
     let _ = namespaces.delete(name, &DeleteParams::default()).await.map_err(trouble)?;
@@ -248,12 +285,11 @@ async fn namespace(hands: &Hands<'_>) -> Result<Value, Trouble> {
         let told: Vec<_> = conditions.into_iter().filter(|c| c.status == "True").filter_map(|c| c.message).collect();
         return Err(format!("{late}: {told:?}"));
     }
-    Ok(standing)
+    Ok(())
 }
 
-async fn end(hands: &Hands<'_>) -> Result<Value, Trouble> {
+async fn end(hands: &Hands<'_>) -> Result<(), Trouble> {
     hands.until_reason(Kind::Lease, LEASE, "Ready", "Ready").await?;
-    let standing = hands.standing();
-    hands.delete_all().await?;
-    Ok(standing)
+    hands.look(END, &IDLE).await?;
+    hands.delete_all().await
 }

@@ -11,7 +11,8 @@ use super::fault::{self, Fault, Side, watched};
 use super::hands::Hands;
 use super::load::Load;
 use super::names::Names;
-use super::oracle::{self, Before, Finding, Told, Wrong};
+use super::oracle::{self, Finding, Wrong};
+use super::others::Before;
 use super::replicas::{Order, Replicas, killer};
 use super::report::{Totals, Tried};
 use super::run::{account, calls};
@@ -145,7 +146,7 @@ pub async fn soak(ground: &Ground, lasts: Duration, seed: u64) -> Result<Totals,
         hands.delete_all().await
     };
     let ended = tokio::select! { trouble = replicas.keep(&mut orders) => Err(trouble), ended = go => ended };
-    let told = Told::of(&hands.follow.state(), hands.expected());
+    let told = hands.told();
     let written = hands.written();
     let mut findings = Vec::new();
     if let Err(trouble) = ended {

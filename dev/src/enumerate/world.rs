@@ -7,18 +7,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use kube::api::{Api, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::{Client, Config, Resource};
 use reqwest::Method;
 use serde_json::{Value, json};
 use url::Url;
 
 use super::names::{Names, ToDaytona, ToKubernetes};
+use super::others::{self, Others};
 use crate::cluster::{Cluster, write_kubeconfig};
 use crate::install::{Release, workspace};
-use crate::local_daytona::{Launch, LocalDaytona, Settings};
+use crate::local_daytona::{Launch, LocalDaytona, SandboxReport, Settings};
 use crate::proxy::{Proxy, Upstream};
 use crate::supervise::Supervised;
 
@@ -29,8 +31,6 @@ pub const COMMAND_HOLD: Duration = Duration::from_secs(2);
 
 /// The key that the local Daytona accepts.
 const KEY: &str = "dtn_0123456789abcdef-the-key-of-the-enumeration";
-/// What stands beside and belongs to somebody else: a sandbox, a `ConfigMap` and a Secret of this name.
-pub const FOREIGN: &str = "foreign";
 
 static WORLDS: AtomicU32 = AtomicU32::new(0);
 
@@ -80,8 +80,8 @@ pub struct World {
     /// The one in which it would live itself.
     pub(super) home: String,
     pub(super) daytona: LocalDaytona,
-    /// The sandbox of somebody else, as it was made.
-    pub(super) foreign: String,
+    /// The sandboxes of others.
+    pub(super) others: Others,
     pub(super) directory: tempfile::TempDir,
     kubeconfig: Value,
     server: Url,
@@ -108,7 +108,7 @@ impl World {
             let object = Namespace { metadata: named(name), ..Namespace::default() };
             Api::all(ground.client.clone()).create(&PostParams::default(), &object).await.map_err(trouble)?;
         }
-        let foreign = foreign(&daytona).await?;
+        let others = others::place(&ground.client, &daytona, &namespace, &home).await?;
         let release = Release {
             chart: &workspace().join("charts/daytona-controller"),
             name: &namespace,
@@ -130,7 +130,7 @@ impl World {
             namespace,
             home,
             daytona,
-            foreign,
+            others,
             directory,
             server,
             authority,
@@ -143,24 +143,37 @@ impl World {
         Ok(world)
     }
 
-    /// The Secret with the key, and what belongs to somebody else.
+    /// The Secret with the key.
     async fn furnish(&self) -> Result<(), Trouble> {
-        let (secrets, maps) = (Api::<Secret>::namespaced(self.client.clone(), &self.namespace), self.config_maps());
-        let secret = |name, value: &str| Secret {
-            metadata: named(name),
-            string_data: Some([("api-key".to_owned(), value.to_owned())].into()),
+        let secret = Secret {
+            metadata: named("daytona"),
+            string_data: Some([("api-key".to_owned(), KEY.to_owned())].into()),
             ..Secret::default()
         };
-        for secret in [secret("daytona", KEY), secret(FOREIGN, "somebody else's")] {
-            secrets.create(&PostParams::default(), &secret).await.map_err(trouble)?;
-        }
-        let map = ConfigMap { metadata: named(FOREIGN), ..ConfigMap::default() };
-        maps.create(&PostParams::default(), &map).await.map_err(trouble)?;
-        Ok(())
+        let secrets = self.api::<Secret>(&self.namespace);
+        secrets.create(&PostParams::default(), &secret).await.map(drop).map_err(trouble)
+    }
+
+    /// Objects of the cluster, in a namespace.
+    pub(super) fn api<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), namespace)
     }
 
     pub(super) fn config_maps(&self) -> Api<ConfigMap> {
-        Api::namespaced(self.client.clone(), &self.namespace)
+        self.api(&self.namespace)
+    }
+
+    /// The sandboxes that are not somebody else's.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub(super) async fn sandboxes(&self) -> Result<Vec<SandboxReport>, Trouble> {
+        let mut all = self.daytona.state().await.map_err(trouble)?.sandboxes;
+        all.retain(|sandbox| !self.others.contains_key(&sandbox.id));
+        Ok(all)
     }
 
     /// Puts two proxies before the services, for one run.
@@ -248,14 +261,15 @@ fn base64(text: &str) -> Result<Vec<u8>, Trouble> {
     Ok(bytes.0)
 }
 
-/// A sandbox that is not ours, and never sleeps.
-async fn foreign(daytona: &LocalDaytona) -> Result<String, Trouble> {
-    let body = json!({
-        "name": FOREIGN, "labels": { "team": FOREIGN }, "autoStopInterval": 0, "autoDeleteInterval": -1,
-    });
-    let call = reqwest::Client::builder().no_proxy().build().map_err(trouble)?;
-    let call = call.request(Method::POST, format!("{}/sandbox", daytona.base_url())).bearer_auth(KEY).json(&body);
-    let made: Value = call.send().await.map_err(trouble)?.json().await.map_err(trouble)?;
-    let id = made.get("id").and_then(Value::as_str);
-    id.map(str::to_owned).ok_or_else(|| format!("no foreign sandbox was made: {made}"))
+/// Asks the local Daytona for something, past the proxy; gives the answer's body, or null where there is none.
+///
+/// # Errors
+/// When it does not answer, or refuses.
+pub(super) async fn ask(daytona: &LocalDaytona, method: Method, path: &str, body: &Value) -> Result<Value, Trouble> {
+    let client = reqwest::Client::builder().no_proxy().build().map_err(trouble)?;
+    let call = client.request(method, format!("{}{path}", daytona.base_url())).bearer_auth(KEY);
+    let call = if body.is_null() { call } else { call.json(body) };
+    let answer = call.send().await.and_then(reqwest::Response::error_for_status).map_err(trouble)?;
+    let body = answer.bytes().await.map_err(trouble)?;
+    Ok(serde_json::from_slice(&body).unwrap_or_default())
 }
