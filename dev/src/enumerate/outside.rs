@@ -128,7 +128,7 @@ impl Outside {
             .iter()
             .map(|sandbox| {
                 let labels: BTreeMap<&String, Value> = sandbox.labels.iter().map(|(n, v)| (n, told(v))).collect();
-                let sessions: Vec<String> = sandbox.sessions.iter().map(|id| names.told(id)).collect();
+                let sessions: Vec<String> = sandbox.sessions.iter().map(|id| whose(&names.told(id))).collect();
                 json!({
                     "name": names.told(&sandbox.name), "state": [sandbox.state, sandbox.desired_state],
                     "labels": labels, "sessions": sessions,
@@ -143,6 +143,12 @@ impl Outside {
         objects.sort_by_cached_key(ToString::to_string);
         json!({ "sandboxes": sandboxes, "running": self.running, "objects": objects })
     }
+}
+
+/// Of a session whose it is. Its number is no fact: one whose shell did not answer in time was deleted, and another made.
+fn whose(session: &str) -> String {
+    let (whose, number) = session.rsplit_once('-').unwrap_or((session, ""));
+    if number.bytes().all(|byte| byte.is_ascii_digit()) { whose } else { session }.to_owned()
 }
 
 /// Of an object what does not tell when it was made.
@@ -311,7 +317,8 @@ mod tests {
             },
             "data": { "stdout": "text" }, "immutable": true,
         });
-        let mut seen = outside(&[sandbox("started", &["6b9f486b-ba6f-4e48-82f2-54933e367ceb-s1"])], &["c"], &[]);
+        let mut seen =
+            outside(&[sandbox("started", &["6b9f486b-ba6f-4e48-82f2-54933e367ceb-2", "theirs"])], &["c"], &[]);
         seen.objects = vec![stored("ConfigMap", "ns-7", &map)];
         seen.copies = vec![json!("copy")];
         let told = seen.facts(&names, &Expected { copies: None, ..IDLE });
@@ -319,7 +326,7 @@ mod tests {
             told,
             json!({
                 "sandboxes": [{
-                    "name": "sblease-l", "state": ["started", "started"], "labels": {}, "sessions": ["l-s1"],
+                    "name": "sblease-l", "state": ["started", "started"], "labels": {}, "sessions": ["l", "theirs"],
                     "stop, archive, delete": [15, 60, 10080],
                 }],
                 "running": ["c"],
