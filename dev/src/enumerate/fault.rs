@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::names::may_be_held;
 use super::scenario::Scenario;
 use super::world::{COMMAND_HOLD, REQUEST_TIMEOUT};
 use crate::faults::{Action, When};
@@ -51,7 +52,8 @@ const LAG: Duration = Duration::from_secs(2);
 /// How many events are told again.
 const AGAIN: usize = 3;
 
-/// A call is late when the controller has given up, however long it was ready to have it held.
+/// A call is late when the controller has given up, however long it was ready to have it held. What comes later still than
+/// `--absence-grace` after that is beyond what is promised: a creation could come when all has been deleted.
 const LATE: Duration = Duration::from_millis(700).saturating_add(REQUEST_TIMEOUT);
 
 /// All that can be done at a call that changes something.
@@ -175,14 +177,14 @@ impl Fault {
             }
     }
 
-    /// What the proxy does. `from`: at which event of a watch it begins. `kill` ends the controller.
+    /// What the proxy does at a call about `object`. `from`: at which event of a watch it begins. `kill` ends the controller.
     #[must_use]
-    pub fn deed(self, side: Side, from: &FromEvent, kill: impl FnOnce() -> Kill) -> Deed {
+    pub fn deed(self, side: Side, object: &str, from: &FromEvent, kill: impl FnOnce() -> Kill) -> Deed {
         match self {
             Self::Kill(phase) => Deed::Kill(phase, kill()),
             Self::Answer(status, when) => Deed::Act(when, answer(side, status)),
             Self::Cut(when) => Deed::Act(when, Action { cut: true, ..Action::default() }),
-            Self::Late(when) if side == Side::Daytona => Deed::Late(when, LATE + COMMAND_HOLD),
+            Self::Late(when) if side == Side::Daytona && may_be_held(object) => Deed::Late(when, LATE + COMMAND_HOLD),
             Self::Late(when) => Deed::Late(when, LATE),
             Self::Watch(disturbance) => Deed::Watch(from.clone(), disturbance),
         }
@@ -256,6 +258,20 @@ mod tests {
         assert!(Fault::Cut(When::Before).was(&before, &BTreeSet::new()));
         assert!(!Fault::Cut(When::Before).was(&Call { met: false, ..before }, &BTreeSet::new()));
         assert!(Fault::Late(When::Before).was(&call(Some(409), None), &BTreeSet::new()), "refused because it is late");
+    }
+
+    #[test]
+    fn what_is_late_comes_before_its_absence_is_believed() {
+        let by = |side, object| match Fault::Late(When::Before)
+            .deed(side, object, &FromEvent::nth(1), || Box::new(|_| Box::pin(async {})))
+        {
+            Deed::Late(_, by) => by,
+            other => panic!("{other:?}"),
+        };
+        let grace = Duration::from_secs(1);
+        let (create, wait) = (by(Side::Daytona, ""), by(Side::Daytona, "sandbox 1, wait c-1"));
+        assert!(create > REQUEST_TIMEOUT && create < REQUEST_TIMEOUT + grace, "{create:?}");
+        assert!(wait > REQUEST_TIMEOUT + COMMAND_HOLD, "{wait:?}");
     }
 
     #[test]

@@ -92,6 +92,12 @@ impl Names {
     }
 }
 
+/// Whether a call to Daytona about this may be held for a command's end.
+#[must_use]
+pub fn may_be_held(object: &str) -> bool {
+    object.split(", ").any(|part| HELD.iter().any(|operation| part.starts_with(operation)))
+}
+
 /// Names the calls to Daytona.
 #[derive(Debug, Clone)]
 pub struct ToDaytona(pub Arc<Names>);
@@ -123,8 +129,7 @@ impl Naming for ToDaytona {
 
     /// The runner waits for a command's end, after its start too. All else is answered when it is done.
     fn may_be_held(&self, name: &Name) -> bool {
-        let waits = |part: &str| HELD.iter().any(|operation| part.starts_with(operation));
-        name.object.split(", ").any(waits)
+        may_be_held(&name.object)
     }
 }
 

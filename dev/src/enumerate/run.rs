@@ -147,13 +147,14 @@ fn aim(between: &Between, target: &Target, fault: Fault, reach: &Order) {
                 Side::Daytona => &between.daytona,
                 Side::Kubernetes => &between.kubernetes,
             };
-            proxy.aim(at.clone(), fault.deed(*side, &FromEvent::nth(1), || killer(reach)));
+            let object = if let At::Nth { object, .. } = at { object } else { "" };
+            proxy.aim(at.clone(), fault.deed(*side, object, &FromEvent::nth(1), || killer(reach)));
         }
         Target::Watches { kind, event, .. } => {
             let (kind, from, reach) = (kind.clone(), FromEvent::nth(*event), reach.clone());
             between.kubernetes.meddle(Box::new(move |call| {
                 let is_one = watched(call) == Some(&kind);
-                is_one.then(|| fault.deed(Side::Kubernetes, &from, || killer(&reach)))
+                is_one.then(|| fault.deed(Side::Kubernetes, &call.object, &from, || killer(&reach)))
             }));
         }
     }

@@ -114,7 +114,7 @@ fn meddler(side: Side, chaos: &Arc<Mutex<Chaos>>, order: &Order) -> Meddler {
     let (chaos, order) = (Arc::clone(chaos), order.clone());
     Box::new(move |call| {
         let fault = chaos.lock().unwrap_or_else(PoisonError::into_inner).at(side, call)?;
-        Some(fault.deed(side, &FromEvent::nth(1), || killer(&order)))
+        Some(fault.deed(side, &call.object, &FromEvent::nth(1), || killer(&order)))
     })
 }
 
