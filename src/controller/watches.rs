@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn no_list_is_older_than_what_was_written_before_it() {
-        let how = watching(Duration::from_secs(300));
+        let how = watching(Duration::from_mins(5));
         let most_recent = (ListSemantic::MostRecent, InitialListStrategy::ListWatch);
         assert_eq!((how.list_semantic, how.initial_list_strategy), most_recent);
         assert_eq!((how.page_size, how.timeout), (Some(PAGE), Some(300)));

@@ -21,10 +21,11 @@ impl Side {
 
     /// The text of a function.
     fn function(&self, name: &str) -> &'static str {
-        let at = self.text.find(&format!("fn {name}(")).unwrap_or_else(|| panic!("there is no function {name}"));
-        let line = self.text[..at].rfind('\n').unwrap() + 1;
-        let indent: String = self.text[line..].chars().take_while(|c| *c == ' ').collect();
-        self.text[at..].split(&format!("\n{indent}}}\n")).next().unwrap()
+        let parts = self.text.split_once(&format!("fn {name}("));
+        let (before, after) = parts.unwrap_or_else(|| panic!("there is no function {name}"));
+        let line = before.rsplit('\n').next().unwrap();
+        let indent: String = line.chars().take_while(|c| *c == ' ').collect();
+        after.split(&format!("\n{indent}}}\n")).next().unwrap()
     }
 
     /// The calls of each step that a function carries out, by its name.
@@ -41,7 +42,7 @@ impl Side {
 }
 
 /// The same steps, but for those that are not modelled.
-fn same(controller: Vec<(&str, Vec<&str>)>, model: Vec<(&str, Vec<&str>)>, without: &[&str]) {
+fn same(controller: Vec<(&str, Vec<&str>)>, model: &[(&str, Vec<&str>)], without: &[&str]) {
     assert!(!model.is_empty() && model.iter().any(|(_, calls)| calls.len() > 1), "nothing was read: {model:?}");
     let (left_out, modelled): (Vec<_>, Vec<_>) = controller.into_iter().partition(|(step, _)| without.contains(step));
     assert_eq!(left_out.len(), without.len(), "no step of that name");
@@ -84,7 +85,7 @@ fn the_sandbox_is_changed_by_the_same_calls() {
             ("Change::Delete)", "delete"),
         ],
     };
-    same(controller.steps("change", 8), model.steps("change", 12), &[]);
+    same(controller.steps("change", 8), &model.steps("change", 12), &[]);
     let all = controller.text.matches("client.").count() - controller.text.matches("client.keep_awake(").count();
     let known = controller.words.iter().filter(|(word, _)| word.starts_with("client."));
     let known: usize = known.map(|(word, _)| controller.text.matches(word).count()).sum();
@@ -121,7 +122,7 @@ fn a_place_for_commands_is_made_and_looked_at_by_the_same_calls() {
             ("self.delete_session(", "delete"),
         ],
     };
-    same(controller.steps("in_session", 8), model.steps("in_session", 12), &["SyncFiles"]);
+    same(controller.steps("in_session", 8), &model.steps("in_session", 12), &["SyncFiles"]);
     let words: Words =
         &[("toolbox.delete_session(", "delete"), ("toolbox.create_session(", "create"), ("probe(toolbox", "probe")];
     let controller = Side { text: include_str!("../../controller/prepare.rs"), words };

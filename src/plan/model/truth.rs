@@ -210,9 +210,7 @@ impl Truth {
                 _ => Ok(()),
             },
             "OutcomeUnknown" if !unknown => Err("its evidence was there"),
-            "OutcomeUnknown" => Ok(()),
             "SandboxLost" if !fate.lost => Err("its sandbox was there"),
-            "SandboxLost" => Ok(()),
             // What sleeps and is suspended is not woken to tell.
             "SessionLost" if message.contains("the lease is suspended") => {
                 if fate.down && fate.suspended {
@@ -222,7 +220,7 @@ impl Truth {
                 }
             }
             "ShellExited" | "SessionLost" if !vanished && !damaged => Err("its script had not ended without a trace"),
-            "ShellExited" | "SessionLost" => Ok(()),
+            "OutcomeUnknown" | "SandboxLost" | "ShellExited" | "SessionLost" => Ok(()),
             "StartFailed" if self.refused.contains(&which) || status.attempts >= Some(MOST_ATTEMPTS) => Ok(()),
             "StartFailed" => Err("nobody refused it"),
             "StartDeadlineExceeded" if clock.deadline.is_none_or(|deadline| clock.now < deadline) => {
