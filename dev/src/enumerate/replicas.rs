@@ -13,6 +13,9 @@ use super::world::{Between, Trouble, World, trouble};
 use crate::proxy::{Kill, is_end_of};
 use crate::supervise::{Supervised, log_tail};
 
+/// So often the owner of a connection is looked for.
+const READS: u32 = 10;
+
 /// How often it is looked whether a controller has ended by itself.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -99,7 +102,15 @@ impl<'a> Replicas<'a> {
 
     /// Kills whoever has made the call. Both may: the one that leads, and the other that would like to.
     async fn replace(&mut self, Doomed { caller, dead }: Doomed) -> Result<(), Trouble> {
-        let found = self.all.iter().position(|(process, _)| is_end_of(caller, process.pid()));
+        let mut found = None;
+        // The kernel's table is read in parts, and leaves something out when it changes meanwhile.
+        for _ in 0..READS {
+            found = self.all.iter().position(|(process, _)| is_end_of(caller, process.pid()));
+            if found.is_some() || !self.several {
+                break;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
         let place = match found {
             _ if !self.several => 0,
             Some(place) => place,
