@@ -44,6 +44,7 @@ fn same(ours: &Files, golden: &Files, how: &str) {
     }
 }
 
+/// Case 63.
 #[test]
 fn the_golden_files_are_what_the_binary_writes() {
     let directory = tempfile::tempdir().unwrap();

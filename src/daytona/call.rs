@@ -103,6 +103,7 @@ pub(super) fn below(base: &Url, segments: &[&str]) -> Url {
 mod tests {
     use super::*;
 
+    /// Case 77.
     #[test]
     fn a_path_segment_cannot_leave_its_place() {
         let base = Url::parse("https://daytona.example/api/").unwrap();

@@ -116,6 +116,7 @@ mod tests {
         command
     }
 
+    /// Case 87.
     #[test]
     fn a_log_has_a_name_of_its_own() {
         let at = place(&command("build", "uid-1", "ConfigMap"), "stdout");

@@ -14,6 +14,7 @@ fn reason(command: &Value) -> Value {
     condition(command, "Succeeded")["reason"].clone()
 }
 
+/// Case 70.
 #[tokio::test(flavor = "multi_thread")]
 async fn cancel_takes_a_waiting_command_off_and_ends_a_running_one() {
     let world = World::start("cancel").await;

@@ -10,6 +10,7 @@ fn with_timeout(name: &str, script: &str, seconds: u32) -> String {
     manifest.to_string()
 }
 
+/// Case 71.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_that_takes_too_long_is_ended_with_all_that_it_started() {
     let world = World::start("timeout").await;
@@ -33,6 +34,7 @@ async fn a_command_that_takes_too_long_is_ended_with_all_that_it_started() {
     assert_eq!((&next["status"]["exitCode"], &next["status"]["sessionGeneration"]), (&json!(0), &json!(1)));
 }
 
+/// Cases 1, 4, 7 and 8.
 #[tokio::test(flavor = "multi_thread")]
 async fn outputs_of_every_kind_are_shown_truthfully() {
     let world = World::start("output").await;
@@ -66,6 +68,7 @@ async fn outputs_of_every_kind_are_shown_truthfully() {
     );
 }
 
+/// Case 55.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_longest_scripts_run() {
     let world = World::start("long").await;
@@ -77,6 +80,7 @@ async fn the_longest_scripts_run() {
     }
 }
 
+/// Case 44.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_commands_of_a_file_run_in_the_files_order_whatever_the_shell() {
     let shells = ["bash", "dash"];
@@ -108,6 +112,7 @@ async fn the_commands_of_a_file_run_in_the_files_order_whatever_the_shell() {
     }
 }
 
+/// Case 36.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_short_command_costs_two_calls_into_its_sandbox() {
     let world = World::start("cost").await;
@@ -129,6 +134,7 @@ async fn a_short_command_costs_two_calls_into_its_sandbox() {
     assert_eq!(calls[before..].iter().filter(|c| c.route.contains("/toolbox")).count(), 3);
 }
 
+/// Case 38.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_finished_command_follows_its_generation_and_nothing_else() {
     let world = World::start("generation").await;

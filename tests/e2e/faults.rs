@@ -259,6 +259,7 @@ async fn a_state_that_nobody_has_heard_of_is_told() {
 }
 
 /// An outage: nothing is decided, and all goes on when it is over.
+/// Case 29.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_decides_nothing() {
     let world = World::start("outage").await;

@@ -107,6 +107,7 @@ async fn variables_come_from_where_they_are_said_to() {
     .await;
 }
 
+/// Case 51.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_secret_reaches_the_command_and_nothing_else() {
     let world = world("secret").await;

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::world::{World, alive, condition, lease};
 
 /// Fields: useSessions
+/// Cases 2 and 76.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_gets_a_sandbox_and_a_session_and_runs_commands_in_order() {
     let world = World::start("walk").await;
@@ -154,6 +155,7 @@ async fn a_whole_namespace_can_be_deleted() {
     world.eventually("the namespace is gone", gone).await;
 }
 
+/// Case 66.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_story_is_told_by_get_describe_and_wait() {
     let world = World::start("story").await;

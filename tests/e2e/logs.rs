@@ -30,6 +30,7 @@ async fn log(world: &World, command: &Value, stream: &str) -> Vec<u8> {
     STANDARD.decode(encoded).unwrap()
 }
 
+/// Case 75.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_longer_than_its_tail_is_stored_beside_it() {
     let world = World::start("logs").await;

@@ -10,6 +10,7 @@ async fn persist(world: &World, name: &str, script: &str) -> String {
     world.until_finished(name).await["status"]["stdout"]["tail"].as_str().unwrap_or_default().to_owned()
 }
 
+/// Case 3.
 #[tokio::test(flavor = "multi_thread")]
 async fn directory_and_variables_carry_over_and_an_exit_ends_nothing() {
     let world = World::start("persist").await;

@@ -48,6 +48,7 @@ async fn a_sandbox_is_left_as_its_lease_says_and_its_session_is_gone() {
 }
 
 /// Fields: reclaimPolicy
+/// Case 22.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_policy_can_be_changed_while_the_lease_waits_to_go() {
     let world = World::start("reclaim-change").await;
@@ -170,6 +171,7 @@ async fn an_adopted_sandbox_is_labelled_used_and_given_back() {
     assert_eq!(world.calls("POST /api/sandbox").await, 1, "the test's own");
 }
 
+/// Case 33.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_error_is_recovered_from_once_and_then_told() {
     let world = World::start("recover").await;

@@ -13,6 +13,7 @@ const MOMENTS: [(&str, &str, &str); 4] = [
     ("wait", "POST", ".*/process/execute"),
 ];
 
+/// Case 27.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_any_call_it_does_nothing_twice() {
     let runs =

@@ -50,6 +50,7 @@ pub(crate) async fn try_all(kubectl: &Kubectl, manifest: &str, cases: Vec<Case>)
     }
 }
 
+/// Case 54.
 #[allow(clippy::too_many_lines, reason = "a table")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_is_refused_where_it_can_be_seen_to_be_wrong() {

@@ -51,6 +51,7 @@ async fn a_lease_is_refused_where_it_can_be_seen_to_be_wrong() {
     try_all(&kubectl, &lease("x"), cases).await;
 }
 
+/// Case 31.
 #[allow(clippy::too_many_lines, reason = "a table")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_is_refused_where_it_can_be_seen_to_be_wrong() {

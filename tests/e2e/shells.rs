@@ -13,6 +13,7 @@ fn outcome(command: &Value) -> (String, Value, Value) {
     (reason, command["status"]["exitCode"].clone(), command["status"]["stdout"]["tail"].clone())
 }
 
+/// Cases 85 and 86.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_is_the_same_whatever_the_shell_and_the_launcher() {
     let runs = SHELLS.map(|shell| async move {
@@ -85,6 +86,7 @@ async fn a_command_whose_process_was_killed_is_told_with_its_output() {
     assert_eq!(world.get("sblease", "l").await["status"]["session"]["generation"], 1);
 }
 
+/// Case 11.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_command_keeps_its_sandbox_awake_and_an_idle_one_sleeps() {
     let options = Options { flags: vec!["--command-hold=1s"], ..Options::default() };

@@ -59,6 +59,7 @@ async fn a_suspended_lease_drains_stops_and_comes_back_with_a_new_session() {
 }
 
 /// Fields: suspendPolicy
+/// Case 30.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_suspension_can_end_what_runs_and_a_suspended_lease_can_be_deleted() {
     let world = World::start("suspend-cancel").await;
