@@ -49,6 +49,13 @@ impl Latest {
         }
     }
 
+    /// As [`Self::of`], for a look at many.
+    pub(super) fn newest(&self, seen: &Arc<SandboxCommand>) -> Arc<SandboxCommand> {
+        let written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let latest = seen.metadata.uid.as_ref().and_then(|uid| written.get(uid));
+        Arc::clone(latest.filter(|latest| is_older(seen, latest)).unwrap_or(seen))
+    }
+
     /// Takes in what the watch has to say, after the store has. A new list knows all that was written before it; what it
     /// does not know yet costs a conflict.
     pub(super) fn take(&self, event: &Event<SandboxCommand>) {
@@ -93,6 +100,8 @@ mod tests {
         assert_eq!(version("9"), "9");
         latest.note(&command("10"), &reader);
         assert_eq!(version("9"), "10", "numbers, not texts");
+        let newest = |seen: &str| latest.newest(&Arc::new(command(seen))).metadata.resource_version.clone().unwrap();
+        assert_eq!((newest("9"), newest("11")), ("10".to_owned(), "11".to_owned()));
         assert_eq!(version("11"), "11");
         assert_eq!(version("9"), "9", "the watch had caught up, so it was forgotten");
         latest.note(&command("no number"), &reader);

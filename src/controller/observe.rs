@@ -200,7 +200,10 @@ fn commands(lease: &SandboxLease, ctx: &Context) -> Commands {
     let all = ctx.commands_of(&lease.namespace().unwrap_or_default(), &lease.name_any());
     let (mut needed, mut running, mut late) = (false, 0, 0);
     let mut fenced = HashSet::new();
-    for command in all.iter().filter(|c| queue::unfinished(c)) {
+    // What has just ended must not have its sandbox woken, because the watch is behind.
+    let newest = all.iter().filter(|c| queue::unfinished(c)).map(|c| ctx.latest.newest(c));
+    for command in newest.filter(|c| queue::unfinished(c)) {
+        let command = &*command;
         let to = command.status.as_ref().and_then(|s| s.lease_uid.clone());
         if is_fenced(command, ctx) {
             fenced.extend(command.uid());

@@ -83,7 +83,11 @@ impl World {
                 self.memory.board(&uid).seen = None;
                 let late = Late::Create { name: new.name, labels, auto_delete: new.auto_delete_interval };
                 let made = self.call(CREATE, Some(late.clone()), |world| world.arrive(late));
-                self.memory.board(&uid).seen = None;
+                let board = self.memory.board(&uid);
+                board.seen = None;
+                let certain = |halt: &Halt| matches!(halt, Halt::Daytona(error) if matches!(error.class, Class::Refused | Class::Throttled(_)));
+                let certain = made.as_ref().is_err_and(certain);
+                board.uncreated = board.uncreated.map(|none| none && certain);
                 made?;
                 return Ok(Some(Next::now(lease.clone())));
             }

@@ -77,7 +77,13 @@ impl World {
             Task::Holds(lease) => self.lease_decide(*lease)?,
             Task::Decided(decided) => {
                 let (lease, plan, seen) = *decided;
-                match self.report(&lease, &plan.told)? {
+                let intended = |lease: &SandboxLease| lease.status.as_ref().is_some_and(|s| s.sandbox.is_some());
+                let before = intended(&lease);
+                let reported = self.report(&lease, &plan.told)?;
+                if let Some(lease) = reported.as_ref().filter(|lease| !before && intended(lease)) {
+                    self.memory.board(&lease.uid().unwrap_or_default()).uncreated = Some(true);
+                }
+                match reported {
                     None => Task::Idle,
                     Some(_) if plan.step == Step::Rest && seen.failure().is_some() => Task::Idle,
                     Some(lease) => Task::Reported(Box::new((lease, plan, seen))),
@@ -89,7 +95,8 @@ impl World {
                     Ok(Next::Now(lease)) => Task::Holds(lease),
                     Ok(Next::Later) => Task::Idle,
                     Err(Halt::Daytona(error)) => {
-                        let told = after_failure(&lease, plan, &error);
+                        let board = self.memory.board(&lease.uid().unwrap_or_default());
+                        let told = after_failure(&lease, plan, &error, board.uncreated == Some(true));
                         self.report(&lease, &told)?;
                         Task::Idle
                     }
@@ -197,7 +204,7 @@ impl World {
     }
 }
 
-fn after_failure(lease: &SandboxLease, plan: Plan, error: &Error) -> Told {
+fn after_failure(lease: &SandboxLease, plan: Plan, error: &Error, never_created: bool) -> Told {
     let mut told = plan.told;
     let leaving = is_ending(lease);
     match (&plan.step, error.class) {
@@ -208,6 +215,10 @@ fn after_failure(lease: &SandboxLease, plan: Plan, error: &Error) -> Told {
             told.blocked_by(error, &format!("sandbox {id}"));
         }
         _ if leaving => told.blocked_by(error, "the lease's session"),
+        (Step::CreateSandbox, Class::Refused) if !never_created => {
+            told.error(error);
+            told.intended_still(lease);
+        }
         (Step::CreateSandbox | Step::StartSandbox(_), Class::Conflict) => {}
         _ => told.error(error),
     }

@@ -55,6 +55,7 @@ pub(super) struct Board {
     pub(super) seen: Option<(String, i64)>,
     pub(super) leaving: Option<(Leaving, i64)>,
     pub(super) recovered: bool,
+    pub(super) uncreated: Option<bool>,
     pub(super) client: Option<Key>,
     pub(super) collected: Vec<String>,
 }

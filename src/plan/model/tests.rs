@@ -133,3 +133,15 @@ fn what_a_late_label_takes_from_the_next_lease_is_shown_and_a_person_can_give_it
     }
     assert_eq!(shown, ["OwnershipConflict"]);
 }
+
+#[test]
+fn a_creation_that_is_refused_does_not_make_one_forgotten_that_is_under_way() {
+    let look = |at, fault| {
+        let trouble = Some(Trouble { at, writes: false, fault });
+        Event::Lease { fresh: true, phases: WHOLE, trouble }
+    };
+    for (late, refused) in (0..4).flat_map(|late| (0..4).map(move |refused| (late, refused))) {
+        let both = [look(late, Fault::Late), look(refused, Fault::Refused(Class::Refused))];
+        holds(&quiet(true, 0), &[both.as_slice(), &[Event::DeleteLease, LEASE, Event::Arrive]].concat());
+    }
+}
