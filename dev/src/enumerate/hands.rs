@@ -356,7 +356,10 @@ impl<'a> Hands<'a> {
             .map(|(name, status)| {
                 let reason = condition(&json!({ "status": status }), "Succeeded").get("reason").cloned();
                 let of = |pointer| status.pointer(pointer);
-                let tails = (of("/stdout/tail"), of("/stderr/tail"), of("/stdout/bytes"));
+                // Whether a shell that is ended still says that its child was, is chance.
+                let was_ended = of("/exitCode").and_then(Value::as_i64).is_some_and(|code| code >= 128);
+                let errors = of("/stderr/tail").filter(|_| !was_ended);
+                let tails = (of("/stdout/tail"), errors, of("/stdout/bytes"));
                 (name.clone(), json!([reason, of("/exitCode"), tails]))
             })
             .collect();
