@@ -334,3 +334,25 @@ async fn a_lease_that_others_write_to_gets_ready_although_the_watch_is_behind() 
     world.eventually("ready", ready).await;
     assert_eq!(world.calls("POST /api/sandbox").await, 1);
 }
+
+/// But for its end: nobody can tell how it ended, yet its result is there, and is told when somebody can.
+#[tokio::test(flavor = "multi_thread")]
+async fn case_42_a_lost_reply_and_an_outage_beyond_the_deadline_cost_no_result_and_make_no_second_run() {
+    let world = World::start("case-42").await;
+    world.lease("l").await;
+    world.until_ready("l").await;
+    world.daytona.add_rule(Rule::on("POST", ".*/exec").after().cut().times(1)).await.unwrap();
+    for route in ["/toolbox/.*/process/execute", "/toolbox/.*/process/session/.*"] {
+        for method in ["GET", "POST", "DELETE"] {
+            world.daytona.add_rule(Rule::on(method, route).answer(502, json!({}))).await.unwrap();
+        }
+    }
+    world.apply(&with_spec("c", &json!({ "script": "echo x >>runs; exit 7", "timeoutSeconds": 2 }))).await.unwrap();
+    let told = |command: &Value| command["status"]["conditions"].to_string().contains("ran longer than");
+    world.until("sbcmd", "c", "past its deadline", told).await;
+    assert_eq!(world.get("sbcmd", "c").await["status"]["state"], "Running");
+    world.daytona.clear_rules().await.unwrap();
+    let done = world.until_finished("c").await;
+    assert_eq!((&done["status"]["exitCode"], &done["status"]["attempts"]), (&json!(7), &json!(1)));
+    assert_eq!(world.file("runs").await.as_deref(), Some("x\n"));
+}
