@@ -229,6 +229,13 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_refusal_repeats_the_key_in_no_form() {
+        // `dtn_secret`, and as a Secret holds it.
+        let said = "denied: stringData dtn_secret, data ZHRuX3NlY3JldA==";
+        assert_eq!(masked(said, &deposit()), "denied: stringData ***, data ***");
+    }
+
     fn secret() -> Secret {
         let labels = [(names::NAMESPACE, "n"), (names::NAMESPACE_UID, "u"), (names::FINGERPRINT, "f")];
         Secret {
