@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     api::SandboxLease,
-    daytona::{self, Class, Client, Setting},
+    daytona::{Class, Client, Setting},
     plan::{
         lease::{Plan, Step, is_ending, is_ours, released},
         sandbox::wanted,
@@ -50,8 +50,7 @@ pub(super) async fn change(
             let new = wanted(lease, &seen.observed.name, seen.observed.owner.as_ref(), &ctx.config.intervals);
             let made = client.create_sandbox(&new).await;
             ctx.board.changed(&uid);
-            let refused = |error: &daytona::Error| matches!(error.class, Class::Refused | Class::Throttled(_));
-            ctx.board.created(&uid, made.as_ref().is_err_and(refused));
+            ctx.board.created(&uid, made.as_ref().is_err_and(|error| error.class == Class::Refused));
             let made = made?;
             tracing::info!(sandbox = %made.id, "created the sandbox");
             Next::now(lease.clone())

@@ -157,8 +157,10 @@ async fn report(sandbox: &Sandbox, found: &Found, spared: Option<&str>, ctx: &Co
 /// An event where people look for what becomes of it. Labels are anybody's who has the key: what another namespace is told
 /// there must name that very one.
 async fn tell(named: &Named, bad: bool, what: (&str, &str, &str), ctx: &Context) {
-    if owners::by_name(&named.namespace, ctx).await.is_ok_and(|uid| uid.as_ref() == Some(&named.namespace_uid)) {
-        ctx.events.publish(gone(named), bad, bad, what);
+    match owners::by_name(&named.namespace, ctx).await {
+        Ok(uid) if uid.as_ref() == Some(&named.namespace_uid) => ctx.events.publish(gone(named), bad, bad, what),
+        Ok(_) => {}
+        Err(error) => tracing::warn!(namespace = named.namespace, %error, "an orphan's namespace cannot be told of it"),
     }
 }
 

@@ -85,7 +85,7 @@ impl World {
                 let made = self.call(CREATE, Some(late.clone()), |world| world.arrive(late));
                 let board = self.memory.board(&uid);
                 board.seen = None;
-                let certain = |halt: &Halt| matches!(halt, Halt::Daytona(error) if matches!(error.class, Class::Refused | Class::Throttled(_)));
+                let certain = |halt: &Halt| matches!(halt, Halt::Daytona(error) if error.class == Class::Refused);
                 let certain = made.as_ref().is_err_and(certain);
                 board.uncreated = board.uncreated.map(|none| none && certain);
                 made?;
